@@ -1,0 +1,2 @@
+def apply_choice(*a,**k): raise SystemExit
+def dropin_text(*a,**k): raise SystemExit

@@ -1,0 +1,140 @@
+"""What is wrong with a measured bucket: the checks after the last window.  Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotune.benchmark.counters import CounterValues
+from autotune.benchmark.requests import Outcome, RequestTimings
+from autotune.measurement import BucketQuality
+
+__all__ = [
+    "INVALIDATING",
+    "ServerView",
+    "audit_cache",
+    "audit_client",
+    "audit_tokens",
+    "commonest_error",
+    "server_view",
+]
+
+INVALIDATING = frozenset(
+    {
+        BucketQuality.CLIENT_BOTTLENECK,
+        BucketQuality.NOT_STEADY,
+        BucketQuality.CACHE_HITS,
+        BucketQuality.TOKEN_MISMATCH,
+        BucketQuality.ERRORS,
+        BucketQuality.TOO_FEW_REQUESTS,
+        BucketQuality.THERMAL,
+    }
+)
+"""Marks that take a bucket out of the score."""
+
+# One core is one event loop.  From about 85 % on, chunks wait for the loop and not for the server.
+CPU_LIMIT = 0.85
+# The 64 chunks of one decode step are read one after another: a few ms of lateness are ordinary.
+LAG_LIMIT_MS = 25.0
+CACHE_LIMIT = 0.02
+# Phrases of two buckets may begin with the same word, of up to four tokens; with two, hardly ever.
+_SHARED_PHRASE_TOKENS = 4
+MISMATCH_LIMIT = 0.01
+# Other requests of one token, health checks for example, and the edges of chunks.
+_MISMATCH_TOKENS = 8
+# Steps that a server decodes after a stream is closed, before it notices.
+_LATE_STEPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ServerView:
+    """Differences of the server's counters over a bucket.
+
+    Attributes:
+        generation_tokens: Output tokens; None without the counter.
+        accept_length: Output tokens per verify step: of the counters' differences, else the
+            server's running average; None without either.
+        cached_tokens: Prompt tokens from the prefix cache; None without the counter.
+    """
+
+    generation_tokens: int | None
+    accept_length: float | None
+    cached_tokens: int | None
+
+
+def server_view(before: CounterValues, after: CounterValues) -> ServerView:
+    """A counter that is absent beside a present one has not counted anything yet: 0."""
+    if after.generation_tokens is None:
+        return ServerView(None, after.accept_length, None)
+    generated = after.generation_tokens - (before.generation_tokens or 0)
+    cached = (after.cached_tokens or 0) - (before.cached_tokens or 0)
+    accept_length = after.accept_length
+    if after.verify_calls is not None:
+        steps = after.verify_calls - (before.verify_calls or 0)
+        accept_length = generated / steps if steps > 0 else None
+    return ServerView(generated, accept_length, cached)
+
+
+def audit_client(*, cpu: float, lag_p99_ms: float) -> str:
+    """Why the client may have been the bottleneck; "" when it was not."""
+    if cpu > CPU_LIMIT:
+        return f"the client used {cpu:.0%} of a core, limit {CPU_LIMIT:.0%}"
+    if lag_p99_ms > LAG_LIMIT_MS:
+        return f"the client's event loop was {lag_p99_ms:.0f} ms late, limit {LAG_LIMIT_MS:g} ms"
+    return ""
+
+
+def audit_cache(
+    *, cached_tokens: int | None, prompt_tokens: int, requests: int, template_tokens: float
+) -> str:
+    """Why the prefix cache may have helped; "" when it did not.
+
+    The chat template before the prompt is the same in every request and may be cached.
+    """
+    if cached_tokens is None or not prompt_tokens:
+        return ""
+    allowed = CACHE_LIMIT * prompt_tokens + requests * (template_tokens + _SHARED_PHRASE_TOKENS)
+    if cached_tokens <= allowed:
+        return ""
+    return (
+        f"{cached_tokens} of {prompt_tokens} prompt tokens came from the prefix cache,"
+        f" at most {allowed:.0f} expected"
+    )
+
+
+def audit_tokens(
+    *,
+    server_tokens: int | None,
+    ended: Sequence[RequestTimings],
+    closed: Sequence[RequestTimings],
+) -> str:
+    """Why the server's token counter contradicts the client's; "" when it does not.
+
+    Requests that ended well must be in the server's count.  Failed and closed ones may be in it,
+    with what had arrived and a few steps more: servers differ in whether aborted requests count.
+    """
+    if server_tokens is None:
+        return ""
+    good = [timings for timings in ended if timings.outcome is Outcome.SUCCESSFUL]
+    certain = sum(timings.completion_tokens or 0 for timings in good)
+    bad = [timings for timings in ended if timings.outcome is not Outcome.SUCCESSFUL]
+    bad += closed
+    perhaps = sum(sum(timings.chunk_tokens) for timings in bad)
+    step = max((max(timings.chunk_tokens, default=0.0) for timings in good), default=0.0)
+    perhaps += _LATE_STEPS * max(step, 1.0) * len(bad)
+    slack = max(MISMATCH_LIMIT * certain, _MISMATCH_TOKENS)
+    if certain - slack <= server_tokens <= certain + perhaps + slack:
+        return ""
+    return (
+        f"the server counted {server_tokens} output tokens, the client {certain} of ended requests"
+        f" and at most {perhaps:.0f} of others"
+    )
+
+
+def commonest_error(ended: Sequence[RequestTimings]) -> str:
+    """`class: message` of the error that came most often; "" without errors."""
+    errors = Counter(
+        f"{timings.failure}: {timings.message}" for timings in ended if timings.failure is not None
+    )
+    return errors.most_common(1)[0][0] if errors else ""

@@ -1,0 +1,141 @@
+"""The server's own counters, read over HTTP.
+
+SGLang counts a request's tokens and verify calls when the request ends (`observe_one_finished_
+request` in `metrics_collector.py`), not as they are produced.  So deltas are taken over a span at
+whose both ends nothing of ours is running, never over the windows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import httpx
+
+__all__ = ["CounterValues", "Counters", "HttpCounters", "NoCounters", "parse_metrics"]
+
+_SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{.*\})?\s+([^\s]+)", re.MULTILINE)
+_GENERATED = "sglang:generation_tokens_total"
+_VERIFIED = "sglang:spec_verify_calls_total"
+_CACHED = "sglang:cached_tokens_total"
+
+
+@dataclass(frozen=True, slots=True)
+class CounterValues:
+    """One reading; None where the server does not say.
+
+    Attributes:
+        generation_tokens: Output tokens of all ended requests since the start.
+        verify_calls: Verify steps of all ended requests since the start, one a request and step.
+        cached_tokens: Prompt tokens found in the prefix cache since the start.
+        accept_length: The server's running average of output tokens per verify step.
+        max_running_requests: Requests that it runs at once at most, in one data-parallel worker.
+        largest_graph: Largest batch with a captured CUDA graph; 0 when graphs are off.
+    """
+
+    generation_tokens: int | None = None
+    verify_calls: int | None = None
+    cached_tokens: int | None = None
+    accept_length: float | None = None
+    max_running_requests: int | None = None
+    largest_graph: int | None = None
+
+
+class Counters(Protocol):
+    """Reads the server's counters."""
+
+    async def read(self) -> CounterValues:
+        """One reading; never raises for a server that is silent."""
+
+
+class NoCounters:
+    """For a server that has none."""
+
+    async def read(self) -> CounterValues:
+        return CounterValues()
+
+
+class HttpCounters:
+    """`/metrics` and `/server_info` of an SGLang server; each may be absent.
+
+    Args:
+        client: With the server's base URL and, where it needs one, the key.
+        timeout_s: A server whose scheduler has died answers `/server_info` never.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, *, timeout_s: float = 5.0) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+
+    async def read(self) -> CounterValues:
+        totals = parse_metrics(await self._get("/metrics"))
+        state = _internal_state(await self._get("/server_info"))
+        return CounterValues(
+            generation_tokens=_whole(totals.get(_GENERATED)),
+            # The counter appears with the first verify call, later than the token counter.
+            verify_calls=_whole(totals.get(_VERIFIED)),
+            cached_tokens=_whole(totals.get(_CACHED)),
+            accept_length=_number(state.get("avg_spec_accept_length")),
+            max_running_requests=_whole(
+                _number(state.get("effective_max_running_requests_per_dp"))
+                or _number(state.get("max_running_requests"))
+            ),
+            largest_graph=_largest_graph(state),
+        )
+
+    async def _get(self, path: str) -> str:
+        try:
+            answer = await self._client.get(path, timeout=self._timeout_s)
+        except httpx.TransportError:
+            return ""
+        return answer.text if answer.status_code == httpx.codes.OK else ""
+
+
+def parse_metrics(text: str) -> dict[str, float]:
+    """Prometheus text -> the sum of each metric over its labels, by name.
+
+    The format: https://prometheus.io/docs/instrumenting/exposition_formats/
+    """
+    totals: dict[str, float] = {}
+    for name, value in _SAMPLE.findall(text):
+        try:
+            totals[name] = totals.get(name, 0.0) + float(value)
+        except ValueError:
+            continue
+    return totals
+
+
+def _internal_state(text: str) -> Mapping[str, Any]:
+    """All of `/server_info`, the first scheduler's own view of it laid over; {} when unreadable."""
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        return {}
+    if not isinstance(answer, dict):
+        return {}
+    states = answer.get("internal_states")
+    first = states[0] if isinstance(states, list) and states else {}
+    return {**answer, **first} if isinstance(first, dict) else answer
+
+
+def _largest_graph(state: Mapping[str, Any]) -> int | None:
+    if state.get("disable_cuda_graph") is True:
+        return 0
+    config = state.get("cuda_graph_config")
+    decode = config.get("decode") if isinstance(config, dict) else None
+    if isinstance(decode, dict):
+        if decode.get("backend") == "disabled":
+            return 0
+        return _whole(_number(decode.get("max_bs")))
+    return _whole(_number(state.get("cuda_graph_max_bs")))
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)

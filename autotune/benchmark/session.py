@@ -1,0 +1,167 @@
+"""The measurement of one server start, for callers that are not asynchronous."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import httpx
+import uvloop
+
+from autotune.benchmark.audit import commonest_error
+from autotune.benchmark.client import Answer, Endpoint, OpenAiClient
+from autotune.benchmark.closed_loop import PromptFeed
+from autotune.benchmark.counters import Counters, CounterValues, HttpCounters
+from autotune.benchmark.measure import BucketMeter, MeasureSettings, WindowNote
+from autotune.benchmark.requests import Outcome, RequestTimings
+from autotune.errors import ErrorRateTooHigh
+from autotune.measurement import BucketMeasurement
+from autotune.prompts import PieceCounts, PromptLibrary, PromptSet, calibrate, fit_offset
+from autotune.workload import Bucket
+
+__all__ = ["Benchmark"]
+
+_WARM_UP_REQUESTS = 4
+_WARM_UP_CONTEXT_TOKENS = 256
+_WARM_UP_OUTPUT_TOKENS = 32
+
+
+class Benchmark:
+    """One client, one event loop and the prompts of one server start; a context manager.
+
+    A bucket that is measured again gets fresh prompts: round 0, 1, ... of its set, the same in
+    every start of the study.
+
+    Args:
+        base_url: `http://host:port`, with or without `/v1`.
+        prompts_seed: The study's seed.
+        transport: Replaces the network, for tests.
+        counters: Replaces the server's `/metrics` and `/server_info`.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        model: str,
+        api_key: str | None = None,
+        prompts_seed: int,
+        settings: MeasureSettings,
+        endpoint: Endpoint = Endpoint.CHAT,
+        transport: httpx.AsyncBaseTransport | None = None,
+        counters: Counters | None = None,
+    ) -> None:
+        self._settings = settings
+        self._seed = prompts_seed
+        self._client = OpenAiClient(
+            base_url,
+            model=model,
+            api_key=api_key,
+            endpoint=endpoint,
+            request_timeout_s=settings.request_timeout_s,
+            stall_timeout_s=settings.stall_timeout_s,
+            transport=transport,
+        )
+        self._counters = counters or HttpCounters(self._client.http)
+        self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self._library = PromptLibrary.of_seed(prompts_seed)
+        self._counts: PieceCounts | None = None
+        self._rounds: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections and the event loop."""
+        self._runner.run(self._client.aclose())
+        self._runner.close()
+
+    def warm_up(self) -> None:
+        """Throw-away requests: kernels, connections; and the count of the prompts' pieces.
+
+        Raises:
+            ErrorRateTooHigh: when all of them failed.
+            MeasurementError: when the server does not count prompt tokens.
+        """
+        self._runner.run(self._warm_up())
+
+    def measure(
+        self, bucket: Bucket, on_window: Callable[[WindowNote], None] | None = None
+    ) -> BucketMeasurement:
+        """Measures one bucket; see `BucketMeter.measure` for what it raises."""
+        return self._runner.run(self._measure(bucket, on_window))
+
+    def generate_text(
+        self, prompts: Sequence[str], *, max_tokens: int, concurrency: int
+    ) -> list[Answer]:
+        """Greedy answers, in the order of the prompts; an error is an answer with its text."""
+        return self._runner.run(self._generate(prompts, max_tokens, concurrency))
+
+    def read_counters(self) -> CounterValues:
+        """The server's counters and limits now."""
+        return self._runner.run(self._counters.read())
+
+    async def _warm_up(self) -> None:
+        prompts = await self._prompts("warm-up", _WARM_UP_CONTEXT_TOKENS)
+        feed = PromptFeed(prompts.texts())
+        bodies = [
+            self._client.body(
+                feed.take(), max_tokens=_WARM_UP_OUTPUT_TOKENS, stream=True, ignore_eos=True
+            )
+            for _ in range(_WARM_UP_REQUESTS)
+        ]
+        ended: list[RequestTimings] = await asyncio.gather(
+            *(self._client.stream(body, on_tokens=_ignored) for body in bodies)
+        )
+        if all(timings.outcome is not Outcome.SUCCESSFUL for timings in ended):
+            raise ErrorRateTooHigh(
+                f"every warm-up request failed, most often with {commonest_error(ended)}"
+            )
+
+    async def _measure(
+        self, bucket: Bucket, on_window: Callable[[WindowNote], None] | None
+    ) -> BucketMeasurement:
+        prompts = await self._prompts(bucket.key, bucket.context_tokens)
+        meter = BucketMeter(
+            self._client,
+            bucket,
+            prompts.texts(),
+            self._settings,
+            counters=self._counters,
+            template_tokens=prompts.counts.overhead_tokens,
+            on_window=on_window,
+        )
+        return await meter.measure()
+
+    async def _prompts(self, key: str, context_tokens: int) -> PromptSet:
+        if self._counts is None:
+            self._counts = await calibrate(self._library, self._client)
+        number = self._rounds.get(key, 0)
+        self._rounds[key] = number + 1
+        prompts = PromptSet(
+            seed=self._seed,
+            key=f"{key}/{number}",
+            context_tokens=context_tokens,
+            library=self._library,
+            counts=self._counts,
+        )
+        return await fit_offset(prompts, self._client)
+
+    async def _generate(
+        self, prompts: Sequence[str], max_tokens: int, concurrency: int
+    ) -> list[Answer]:
+        slots = asyncio.Semaphore(concurrency)
+
+        async def one(prompt: str) -> Answer:
+            async with slots:
+                return await self._client.answer(prompt, max_tokens=max_tokens)
+
+        return await asyncio.gather(*map(one, prompts))
+
+
+def _ignored(at_s: float, tokens: float) -> None:
+    """The tokens of throw-away requests."""

@@ -1,0 +1,65 @@
+"""The application: commands, exit codes, and the one place where errors become messages.
+
+Exit codes: 0 done · 1 host, storage, port or study failed · 2 the user's file or arguments ·
+130 interrupted, after the restore.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import click
+import typer
+
+from autotune.cli import dashboard, db, export, report, revert, run, status, trials, verify
+from autotune.errors import AutotuneError, ConfigError
+
+__all__ = ["app", "main"]
+
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+app = typer.Typer(
+    name="autotune",
+    help="Tunes the speculative decoding of SGLang servers, and proves what it measured.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for module in (run, status, trials, verify, export, revert, report, dashboard):
+    app.command(name=module.__name__.rsplit(".", 1)[1])(module.command)
+app.add_typer(db.app, name="db")
+
+
+def main() -> None:
+    """Entry point of the `autotune` script."""
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
+    )
+    # paramiko logs a traceback for each refused connection; its errors reach the user as ours.
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+    try:
+        sys.exit(app(standalone_mode=False) or EXIT_DONE)
+    except ConfigError as error:
+        _say(error)
+        sys.exit(EXIT_USAGE)
+    except AutotuneError as error:
+        _say(error)
+        sys.exit(EXIT_FAILED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(EXIT_USAGE)
+    except (KeyboardInterrupt, click.Abort):
+        print("interrupted", file=sys.stderr)
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of our output is gone (`autotune trials | head`): that is no failure.
+        sys.stderr.close()
+        sys.exit(EXIT_DONE)
+
+
+def _say(error: AutotuneError) -> None:
+    print(f"autotune: {error.message}", file=sys.stderr)
+    if error.hint:
+        print(f"          {error.hint}", file=sys.stderr)

@@ -1,0 +1,30 @@
+"""`autotune db`: the schema of the storage."""
+
+from __future__ import annotations
+
+import typer
+
+from autotune.cli.options import Storage
+
+__all__ = ["app"]
+
+app = typer.Typer(help="The schema of the storage.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def db() -> None:
+    """The schema of the storage."""
+
+
+@app.command()
+def upgrade(storage: Storage = None) -> None:
+    """Bring the tables to the schema of this version; measurements are kept.
+
+    Example: autotune db upgrade
+    """
+    from autotune.storage import connect, storage_url
+    from autotune.storage import upgrade as upgrade_schema
+
+    url = storage_url(storage)
+    upgrade_schema(connect(url))
+    typer.echo("the tables are up to date")

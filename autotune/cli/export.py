@@ -1,0 +1,44 @@
+"""`autotune export`: the configuration that the study came to."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from autotune.cli.options import Host, Storage, Study
+from autotune.exporting import ExportFormat
+
+__all__ = ["command"]
+
+
+def command(
+    study: Study,
+    storage: Storage = None,
+    format_: Annotated[
+        ExportFormat, typer.Option("--format", help="How to print it.")
+    ] = ExportFormat.FLAGS,
+    host: Host = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Write it into the service, restart, prove it.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --apply: show what would change, change nothing.")
+    ] = False,
+) -> None:
+    """Print the configuration that the study's verdict names, or apply it to the service.
+
+    Example: autotune export --study demo --format flags
+    """
+    from autotune.applying import apply_choice, dropin_text
+    from autotune.config import load_study
+    from autotune.exporting import choose, rendered
+    from autotune.reading import load_stored
+
+    config = load_study(study).replace_budget(trials=None, hours=None, hosts=tuple(host or ()))
+    choice = choose(load_stored(study, storage))
+    if apply:
+        apply_choice(config, choice, storage=storage, dry_run=dry_run)
+        return
+    dropin = dropin_text(config, choice) if format_ is ExportFormat.DROPIN else ""
+    typer.echo(rendered(choice, config.space, format_, dropin=dropin))

@@ -1,0 +1,172 @@
+"""The live view of a run: a table that moves on a terminal, calm plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live as RichLive
+from rich.table import Table
+
+from autotune.cli.options import print_json
+from autotune.concluding import Conclusion
+from autotune.config import StudyConfig
+from autotune.measurement import BucketMeasurement, StartRecord
+from autotune.objective import Score
+from autotune.repository import StoredStudy
+from autotune.runners.base import Watcher
+from autotune.space import Values, value_to_file
+from autotune.trial import Phase, TrialSpec
+
+__all__ = ["Live", "view"]
+
+
+@dataclass
+class _Row:
+    """One host as it is shown."""
+
+    trial: str = "-"
+    parameters: str = ""
+    phase: str = "waiting"
+    since_s: float = field(default_factory=time.monotonic)
+    buckets: int = 0
+
+
+class Live:
+    """Takes events of a run; draws them when the output is a terminal."""
+
+    def __init__(self, console: Console, *, as_json: bool) -> None:
+        self._console = console
+        self._as_json = as_json
+        self._rows: dict[str, _Row] = {}
+        self._loads_s: dict[str, float] = {}
+        self._best: tuple[float, str] | None = None
+        self._done = 0
+        self._total: int | None = None
+        self._began_s = time.monotonic()
+        self._gpus = 1
+        self._screen: RichLive | None = None
+
+    # -- events -----------------------------------------------------------------------------------
+    def opened(self, config: StudyConfig, stored: StoredStudy, *, again: int, storage: str) -> None:
+        self._total = config.study.trials
+        self._gpus = config.service.gpus_per_host
+        self._done = sum(t.state in ("complete", "infeasible", "pruned") for t in stored.trials)
+        self._say(f"study {config.name}: {self._done} of {self._total or 'any'} trials done")
+        if again:
+            self._say(f"{again} unfinished trials of a killed run are queued again")
+        if self._console.is_terminal and not self._as_json:
+            self._screen = RichLive(
+                console=self._console, get_renderable=self._table, refresh_per_second=2
+            )
+            self._screen.start()
+
+    def watcher(self, config: StudyConfig) -> Watcher:
+        return Watcher(
+            started=self._started, phase=self._phase, bucket=self._bucket, ended=self._ended
+        )
+
+    def restoring(self, hosts: tuple[str, ...]) -> None:
+        for host in hosts:
+            self._row(host).phase = "restoring"
+        self._say(f"restoring {', '.join(hosts)}")
+
+    def concluded(self, stored: StoredStudy, verdict: Conclusion, *, report: Path) -> None:
+        self.close()
+        if self._as_json:
+            print_json({"study": stored.name, "verdict": asdict(verdict), "report": str(report)})
+            return
+        self._say(f"verdict: {verdict.sentence}")
+        self._say(f"configuration: {shown(verdict.parameters)} (trial {verdict.trial})")
+        self._say(f"report: {report.resolve()}")
+        self._say(f"next: autotune export --study {stored.name} --format flags")
+
+    def close(self) -> None:
+        if self._screen is not None:
+            self._screen.stop()
+            self._screen = None
+
+    # -- inside -----------------------------------------------------------------------------------
+    def _row(self, host: str) -> _Row:
+        return self._rows.setdefault(host, _Row())
+
+    def _started(self, spec: TrialSpec) -> None:
+        parameters = shown({intent.name: intent.value for intent in spec.intents})
+        self._rows[spec.plan.host] = _Row(str(spec.number), parameters, "apply")
+
+    def _phase(self, spec: TrialSpec, phase: Phase) -> None:
+        row = self._row(spec.plan.host)
+        share = f" {phase.progress:.0%}" if phase.progress is not None else ""
+        text = f"{phase.name}{share} {phase.detail}".strip()
+        if text.split()[0] != row.phase.split()[0]:
+            row.since_s = time.monotonic()
+        row.phase = text
+
+    def _bucket(self, spec: TrialSpec, bucket: BucketMeasurement) -> None:
+        self._row(spec.plan.host).buckets += 1
+
+    def _ended(self, spec: TrialSpec, record: StartRecord, score: Score | None) -> None:
+        host = spec.plan.host
+        parameters = shown({intent.name: intent.value for intent in spec.intents})
+        self._rows[host] = _Row()
+        self._loads_s[host] = record.load_s
+        if score is not None:
+            said = (
+                f"{score.value:.1f} tok/s [{score.interval.low:.1f}, {score.interval.high:.1f}], "
+                f"{score.ratio - 1:+.1%} against the reference"
+            )
+            if not score.violations and (self._best is None or score.ratio > self._best[0]):
+                self._best = (score.ratio, parameters)
+        else:
+            reason = f": {record.failure.message}" if record.failure else ""
+            said = f"{record.ending}{reason}"
+        self._say(
+            f"trial {spec.number} on {host} ({parameters}): {said}; "
+            f"load {record.load_s:.0f} s, measured {record.measure_s:.0f} s"
+        )
+
+    def _say(self, text: str) -> None:
+        if self._as_json:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _table(self) -> Table:
+        hours = (time.monotonic() - self._began_s) / 3600 * len(self._rows) * self._gpus
+        best = f"best observed {self._best[0] - 1:+.1%} ({self._best[1]})" if self._best else ""
+        table = Table(title=f"{hours:.2f} GPU-hours {best}", title_justify="left")
+        for column in ("host", "trial", "parameters", "phase", "for", "buckets"):
+            table.add_column(column)
+        for host, row in sorted(self._rows.items()):
+            spent_s = time.monotonic() - row.since_s
+            expected = self._loads_s.get(host)
+            eta = f" of about {expected:.0f} s" if expected and "load" in row.phase else ""
+            table.add_row(
+                host,
+                row.trial,
+                row.parameters,
+                row.phase,
+                f"{spent_s:.0f} s{eta}",
+                str(row.buckets),
+            )
+        return table
+
+
+def shown(values: Values) -> str:
+    """`budget 8, topk 4, window none`."""
+    return ", ".join(f"{name} {value_to_file(value)}" for name, value in values.items())
+
+
+@contextmanager
+def view(*, as_json: bool) -> Iterator[Live]:
+    """A live view that leaves the terminal as it was."""
+    live = Live(Console(), as_json=as_json)
+    try:
+        yield live
+    finally:
+        live.close()

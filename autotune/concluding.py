@@ -1,0 +1,138 @@
+"""From stored starts to finalists, and from the final rounds to a conclusion."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from autotune.config import StudyConfig
+from autotune.measurement import Interval
+from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
+from autotune.space import ParameterValue, SearchSpace, Values
+from autotune.verdict import PointEstimate, Remeasured, Verdict, VerdictKind, finalists, verdict
+from autotune.views import main_start
+
+__all__ = ["Conclusion", "conclude", "contenders"]
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """What a study came to.
+
+    Attributes:
+        trial: Number of the trial whose parameters are to be used: the winner's, or the
+            reference's where nothing is proven better.
+        score: Mean of its fresh measurements, tok/s; None without any.
+        interval: 95 % interval of its score: the verdict's ratio interval times the reference's
+            mean; None without a verdict.
+        reference_score: Mean of the reference's fresh measurements, tok/s.
+    """
+
+    kind: VerdictKind
+    sentence: str
+    trial: int | None
+    parameters: Mapping[str, ParameterValue]
+    score: float | None
+    interval: Interval | None
+    ratio: float | None
+    ratio_interval: Interval | None
+    reference_score: float | None
+    finalists: tuple[Mapping[str, Any], ...]
+
+
+def contenders(config: StudyConfig, stored: StoredStudy) -> tuple[int, ...]:
+    """Trial numbers of the finalists, best first; trials of one point count together."""
+    space = config.space
+    ratios: dict[str, list[float]] = defaultdict(list)
+    numbers: dict[str, int] = {}
+    for trial in stored.trials:
+        start = main_start(trial)
+        if trial.reference or trial.state != "complete" or start is None or start.score is None:
+            continue
+        key = space.key(trial.parameters)
+        ratios[key].append(start.score.ratio)
+        numbers.setdefault(key, trial.number)
+    points = [
+        PointEstimate(
+            key,
+            sum(math.log(r) for r in seen) / len(seen),
+            _changes(space, _values(stored, numbers[key])),
+        )
+        for key, seen in ratios.items()
+        if min(seen) > 0
+    ]
+    chosen = finalists(points, config.study.finalists, reference=space.key(space.deployed()))
+    return tuple(numbers[key] for key in chosen)
+
+
+def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
+    """Judge the final rounds; nothing measured during the search enters."""
+    space = config.space
+    deployed = space.effective(space.deployed())
+    reference = space.key(deployed)
+    finals = [
+        (space.key(trial.parameters), trial, start)
+        for trial in stored.trials
+        for start in trial.starts
+        if start.role is Role.FINAL and start.score is not None and not start.violations
+    ]
+    judged = verdict(
+        [Remeasured(key, s.host, s.round, s.score.value) for key, _, s in finals if s.score],
+        reference=reference,
+        changes={key: _changes(space, trial.parameters) for key, trial, _ in finals},
+    )
+    winner = judged.winner or reference
+    own = [(trial, start) for key, trial, start in finals if key == winner]
+    baseline = _mean([start for key, _, start in finals if key == reference])
+    won = judged.winner is not None
+    return Conclusion(
+        kind=judged.kind,
+        sentence=judged.sentence,
+        trial=min((trial.number for trial, _ in own), default=_reference_number(stored)),
+        parameters=own[0][0].parameters if own else deployed,
+        score=_mean([start for _, start in own]),
+        interval=_scaled(judged.interval, baseline) if won else None,
+        ratio=judged.ratio,
+        ratio_interval=judged.interval,
+        reference_score=baseline,
+        finalists=tuple(_finalist(judged, finals, reference)),
+    )
+
+
+def _finalist(
+    judged: Verdict, finals: list[tuple[str, StoredTrial, StoredStart]], reference: str
+) -> list[dict[str, Any]]:
+    parameters = {key: (trial.number, dict(trial.parameters)) for key, trial, _ in finals}
+    return [
+        {**asdict(one), "trial": parameters[one.key][0], "parameters": parameters[one.key][1]}
+        for one in judged.finalists
+        if one.key != reference
+    ]
+
+
+def _reference_number(stored: StoredStudy) -> int | None:
+    return next((trial.number for trial in stored.trials if trial.reference), None)
+
+
+def _values(stored: StoredStudy, number: int) -> Values:
+    return next(trial.parameters for trial in stored.trials if trial.number == number)
+
+
+def _changes(space: SearchSpace, values: Values) -> int:
+    """Parameters that differ from the deployed point."""
+    deployed = space.effective(space.deployed())
+    return sum(values[name] != value for name, value in deployed.items())
+
+
+def _mean(starts: list[StoredStart]) -> float | None:
+    scores = [start.score.value for start in starts if start.score is not None]
+    return sum(scores) / len(scores) if scores else None
+
+
+def _scaled(interval: Interval | None, by: float | None) -> Interval | None:
+    if interval is None or by is None:
+        return None
+    return Interval(interval.low * by, interval.high * by)

@@ -1,0 +1,213 @@
+"""Study file and objective file -> one frozen `StudyConfig`; every check that needs no machine.
+
+A wrong file raises one ConfigError that names file, line and key, before anything is contacted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from autotune import definitions
+from autotune.ddtree import CONSTRAINTS
+from autotune.definition_files import (
+    CodingSection,
+    LosslessSection,
+    MeasureSection,
+    ObjectiveFile,
+    ParameterSection,
+    ScoreSection,
+    ServiceSection,
+    StudyFile,
+    StudySection,
+)
+from autotune.errors import ConfigError, ObjectiveError, SearchSpaceError
+from autotune.places import Where, nearest, parse, read
+from autotune.space import Parameter, ParameterValue, SearchSpace
+from autotune.workload import Workload
+
+__all__ = ["StudyConfig", "load_objective", "load_study"]
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """Everything that a study needs, checked as far as no machine is needed.
+
+    Attributes:
+        name: Name of the study; also its name in the storage.
+        enqueue: Points measured before the sampler's own, effective values, without duplicates.
+    """
+
+    # What may change between two runs of one study without making it another study.
+    RESUMABLE: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("study.trials", "study.hours", "study.gpu_hours", "study.same_failure_most"),
+            *("service.hosts", "service.load_timeout_s", "service.stop_timeout_s"),
+            *("service.restore_after_s", "service.command_timeout_s"),
+        }
+    )
+
+    name: str
+    path: Path
+    objective_path: Path
+    study: StudySection
+    service: ServiceSection
+    space: SearchSpace
+    workload: Workload
+    score: ScoreSection
+    coding: CodingSection
+    lossless: LosslessSection
+    measure: MeasureSection
+    enqueue: tuple[Mapping[str, ParameterValue], ...]
+    definition: Mapping[str, Any]
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the definition: a stored study goes on only with the same one."""
+        return hashlib.sha256(json.dumps(self.definition, sort_keys=True).encode()).hexdigest()
+
+    def replace_budget(
+        self, *, trials: int | None, hours: float | None, hosts: tuple[str, ...]
+    ) -> StudyConfig:
+        """The same study with another budget or other hosts, from the command line."""
+        changes: dict[str, Any] = {}
+        if trials is not None:
+            changes["trials"] = trials
+        if hours is not None:
+            changes["hours"] = hours
+        study = self.study.model_copy(update=changes)
+        service = self.service.model_copy(update={"hosts": hosts}) if hosts else self.service
+        return replace(self, study=study, service=service)
+
+
+def load_study(name: str) -> StudyConfig:
+    """Load and check the study called `name` and its objective.
+
+    Raises:
+        ConfigError: One sentence with file, line and key.
+    """
+    path = definitions.find("search_spaces", name)
+    text = read(path)
+    file = parse(path, text, StudyFile, SearchSpaceError)
+    where = Where(path, text)
+    parameters = tuple(_parameter(key, section, where) for key, section in file.parameters.items())
+    for known in file.study.constraints:
+        if known not in CONSTRAINTS:
+            raise SearchSpaceError(
+                where(("study", "constraints"), f"no constraint {known!r}"),
+                hint=nearest(known, CONSTRAINTS) or f"there are: {', '.join(CONSTRAINTS)}",
+            )
+    try:
+        space = SearchSpace(parameters, tuple(CONSTRAINTS[c] for c in file.study.constraints))
+        space.validate(space.deployed())
+    except SearchSpaceError as error:
+        raise SearchSpaceError(where(("parameters",), error.message), hint=error.hint) from error
+    enqueue = _enqueued(file, space, where)
+    objective_path = definitions.find("objectives", file.study.objective, beside=path)
+    objective = load_objective(objective_path)
+    return StudyConfig(
+        name=path.stem,
+        path=path,
+        objective_path=objective_path,
+        study=file.study,
+        service=file.service,
+        space=space,
+        workload=objective.workload(),
+        score=objective.score,
+        coding=objective.coding,
+        lossless=objective.lossless,
+        measure=objective.measure,
+        enqueue=enqueue,
+        definition=_definition(file, objective),
+    )
+
+
+def load_objective(path: Path) -> ObjectiveFile:
+    """Load and check one objective file.
+
+    Raises:
+        ObjectiveError: One sentence with file, line and key.
+    """
+    text = read(path)
+    objective = parse(path, text, ObjectiveFile, ObjectiveError)
+    try:
+        objective.workload()
+    except ConfigError as error:
+        where = Where(path, text)
+        raise ObjectiveError(where(("buckets",), error.message), hint=error.hint) from error
+    return objective
+
+
+def _parameter(name: str, section: ParameterSection, where: Where) -> Parameter:
+    def plain(value: float | str) -> ParameterValue:
+        return None if value == "none" else value
+
+    try:
+        return Parameter(
+            name=name,
+            kind=section.kind,
+            low=section.low,
+            high=section.high,
+            step=section.step,
+            log=section.log,
+            choices=tuple(plain(choice) for choice in section.choices),
+            flag=section.flag or "",
+            aliases=section.aliases,
+            env=section.env or "",
+            deployed=plain(section.deployed),
+            why=section.why,
+            source=section.source,
+            proof=section.proof,
+        )
+    except SearchSpaceError as error:
+        raise SearchSpaceError(
+            where(("parameters", name), error.message), hint=error.hint
+        ) from error
+
+
+def _enqueued(
+    file: StudyFile, space: SearchSpace, where: Where
+) -> tuple[Mapping[str, ParameterValue], ...]:
+    points: dict[str, Mapping[str, ParameterValue]] = {}
+    for index, row in enumerate(file.study.enqueue):
+        place = ("study", "enqueue")
+        if len(row) != len(space.parameters):
+            raise SearchSpaceError(
+                where(place, f"point {index + 1} of enqueue has {len(row)} values"),
+                hint=f"one for each of {', '.join(p.name for p in space.parameters)}",
+            )
+        values = {
+            parameter.name: None if value == "none" else value
+            for parameter, value in zip(space.parameters, row, strict=True)
+        }
+        try:
+            space.validate(values)
+        except SearchSpaceError as error:
+            raise SearchSpaceError(
+                where(place, f"point {index + 1} of enqueue {list(row)}: {error.message}"),
+                hint=error.hint,
+            ) from error
+        points.setdefault(space.key(values), space.effective(values))
+    return tuple(points.values())
+
+
+def _definition(file: StudyFile, objective: ObjectiveFile) -> dict[str, Any]:
+    """What makes two runs the same study, as plain JSON: resumable keys and reasons left out."""
+    whole = {**file.model_dump(mode="json"), "objective": objective.model_dump(mode="json")}
+    for dotted in StudyConfig.RESUMABLE:
+        section, key = dotted.split(".")
+        whole[section].pop(key, None)
+
+    def without_reasons(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {
+                k: without_reasons(v)
+                for k, v in value.items()
+                if k not in ("why", "source", "doubtful")
+            }
+        return [without_reasons(v) for v in value] if isinstance(value, list) else value
+
+    return {key: without_reasons(value) for key, value in whole.items()}

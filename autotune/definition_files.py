@@ -1,0 +1,243 @@
+"""The file format of studies and objectives, as pydantic models.
+
+The JSON schemas in `search_spaces/schema.json` and `objectives/schema.json` are made from them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from autotune.space import ParameterKind
+from autotune.workload import Bucket, Workload
+
+__all__ = [
+    "BucketSection",
+    "CodingSection",
+    "FixedFlag",
+    "LosslessSection",
+    "MeasureSection",
+    "ObjectiveFile",
+    "ParameterSection",
+    "ScoreSection",
+    "Section",
+    "ServiceSection",
+    "StudyFile",
+    "StudySection",
+]
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveInt = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Reason = Annotated[str, Field(min_length=3)]
+
+
+class Section(BaseModel):
+    """A table of a definition file: unknown keys are errors, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StudySection(Section):
+    """`[study]`: what is searched, how, and for how long.
+
+    At least one of `trials`, `hours` and `gpu_hours` bounds the study.  `enqueue` lists points that
+    are measured before the sampler's own, values in the order of the parameters in this file.
+    """
+
+    objective: str
+    trials: PositiveInt | None = None
+    hours: Positive | None = None
+    gpu_hours: Positive | None = None
+    sampler: Literal["auto", "tpe", "gp", "cmaes", "qmc", "random", "grid"] = "auto"
+    seed: int = 0
+    enqueue: tuple[tuple[int | float | str, ...], ...] = ()
+    constraints: tuple[str, ...] = ()
+    reference_every: PositiveInt = 8
+    finalists: Annotated[int, Field(ge=0, le=5)] = 2
+    final_rounds: Annotated[int, Field(ge=0, le=20)] = 3
+    same_failure_most: PositiveInt = 4
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.trials is None and self.hours is None and self.gpu_hours is None:
+            raise ValueError("give a budget: one of trials, hours, gpu_hours")
+        return self
+
+
+class FixedFlag(Section):
+    """A flag that holds for every trial and for the reference."""
+
+    flag: Annotated[str, Field(pattern=r"^--?[a-z0-9]")]
+    value: str | None = None
+    why: Reason
+
+
+class ServiceSection(Section):
+    """`[service]`: the server under test and how it is driven.
+
+    `hosts` are ssh names for the systemd supervisor (`local` is this machine without ssh), plain
+    labels (`label` or `label:port`) for the process supervisor.  `base_url` may hold `{host}` and
+    `{port}`; `command` may hold `{port}`.
+    """
+
+    engine: Literal["sglang"] = "sglang"
+    supervisor: Literal["systemd", "process"]
+    unit: str | None = None
+    hosts: Annotated[tuple[str, ...], Field(min_length=1)]
+    base_url: Annotated[str, Field(pattern=r"^https?://")]
+    command: str | tuple[str, ...] | None = None
+    environment: Mapping[str, str] = {}
+    api_key_env: str | None = None
+    admin_api_key_env: str | None = None
+    inject: Literal["flags", "environment"] = "flags"
+    fixed_flags: tuple[FixedFlag, ...] = ()
+    gpus_per_host: PositiveInt = 1
+    load_timeout_s: Positive = 1800.0
+    stop_timeout_s: Positive = 300.0
+    restore_after_s: Annotated[float, Field(ge=5, allow_inf_nan=False)] = 300.0
+    command_timeout_s: Positive = 60.0
+
+    @model_validator(mode="after")
+    def _supervised(self) -> Self:
+        if self.supervisor == "systemd" and not self.unit:
+            raise ValueError('supervisor = "systemd" needs unit = "NAME.service"')
+        if self.supervisor == "process" and not self.command:
+            raise ValueError('supervisor = "process" needs command = "..."')
+        if self.unit and not self.unit.endswith(".service"):
+            raise ValueError(f"unit = {self.unit!r} must end in .service")
+        if len(set(self.hosts)) < len(self.hosts):
+            raise ValueError("hosts names one host twice")
+        return self
+
+    def command_words(self) -> tuple[str, ...]:
+        if self.command is None:
+            return ()
+        return tuple(shlex.split(self.command)) if isinstance(self.command, str) else self.command
+
+
+class ParameterSection(Section):
+    """`[parameters.NAME]`: one tuned parameter.
+
+    `choices` may hold "none": the flag is left out.  `proof` lists which evidence must show the
+    value; left out, everything that can show it must.
+    """
+
+    kind: ParameterKind
+    low: int | float | None = None
+    high: int | float | None = None
+    step: int | float | None = None
+    log: bool = False
+    choices: tuple[int | float | str, ...] = ()
+    flag: str | None = None
+    aliases: tuple[str, ...] = ()
+    env: str | None = None
+    deployed: int | float | str
+    why: Reason
+    source: str = ""
+    proof: tuple[Literal["argv", "environ", "server_info", "log"], ...] = ()
+    doubtful: Mapping[str, str] = {}
+
+    @model_validator(mode="after")
+    def _has_home(self) -> Self:
+        if (self.flag is None) == (self.env is None):
+            raise ValueError("give exactly one of flag and env")
+        return self
+
+
+class StudyFile(Section):
+    """A file in `search_spaces/`."""
+
+    study: StudySection
+    service: ServiceSection
+    parameters: Annotated[Mapping[str, ParameterSection], Field(min_length=1)]
+
+
+class BucketSection(Section):
+    """`[[buckets]]`: one cell of the workload; weights are divided by their sum."""
+
+    context_tokens: PositiveInt
+    concurrency: PositiveInt
+    output_tokens: PositiveInt
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    why: str = ""
+
+
+class ScoreSection(Section):
+    """`[score]`: how buckets become one number; formulas in docs/metrics.md."""
+
+    aggregate: Literal["arithmetic", "geometric"] = "arithmetic"
+    penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
+    floor: Share = 0.0
+    ttft_p99_ms: Positive | None = None
+    tpot_p99_ms: Positive | None = None
+
+
+class CodingSection(Section):
+    """`[coding]`: the programming tasks that guard the output."""
+
+    suite: str = "coding"
+    samples: Annotated[int, Field(ge=0, le=5000)] = 200
+    concurrency: PositiveInt = 32
+    max_tokens: PositiveInt = 512
+    timeout_s: Positive = 10.0
+    sandbox: Literal["auto", "bubblewrap", "weak"] = "auto"
+
+
+class LosslessSection(Section):
+    """`[lossless]`: fixed prompts whose greedy text is compared with the reference's."""
+
+    prompts: Annotated[int, Field(ge=0, le=64)] = 4
+    max_tokens: PositiveInt = 128
+
+
+class MeasureSection(Section):
+    """`[measure]`: how long a bucket is measured."""
+
+    target_half_width: Annotated[float, Field(gt=0, le=0.5)] = 0.02
+    least_windows: Annotated[int, Field(ge=4)] = 8
+    most_windows: Annotated[int, Field(ge=4)] = 40
+    window_s: Positive = 1.0
+    warm_up_most_s: Positive = 60.0
+    request_timeout_s: Positive = 600.0
+    error_rate_most: Share = 0.01
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.least_windows > self.most_windows:
+            raise ValueError("least_windows is above most_windows")
+        return self
+
+
+class ObjectiveFile(Section):
+    """A file in `objectives/`."""
+
+    buckets: Annotated[tuple[BucketSection, ...], Field(min_length=1)]
+    score: ScoreSection = ScoreSection()
+    coding: CodingSection = CodingSection()
+    lossless: LosslessSection = LosslessSection()
+    measure: MeasureSection = MeasureSection()
+
+    @field_validator("buckets")
+    @classmethod
+    def _weighted(cls, buckets: tuple[BucketSection, ...]) -> tuple[BucketSection, ...]:
+        if sum(bucket.weight for bucket in buckets) <= 0:
+            raise ValueError("all weights are 0")
+        return buckets
+
+    def workload(self) -> Workload:
+        total = sum(bucket.weight for bucket in self.buckets)
+        return Workload(
+            tuple(
+                Bucket(
+                    context_tokens=bucket.context_tokens,
+                    concurrency=bucket.concurrency,
+                    output_tokens=bucket.output_tokens,
+                    weight=bucket.weight / total,
+                )
+                for bucket in self.buckets
+            )
+        )

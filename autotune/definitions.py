@@ -1,0 +1,80 @@
+"""Find a definition file: explicit path, then the working directory, then the packaged copy.
+
+An installed wheel carries the folders under `autotune/_definitions/`; an editable install has no
+such copy and falls back to the checkout that holds the package.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from autotune.errors import UnknownStudy
+
+__all__ = ["Folder", "find", "find_folder", "folder_roots", "names"]
+
+Folder = Literal["search_spaces", "objectives", "storage"]
+
+
+def folder_roots(folder: Folder) -> tuple[Path, ...]:
+    """Folders searched for definitions, first match wins; only those that exist."""
+    packaged = Path(str(resources.files("autotune"))) / "_definitions" / folder
+    checkout = Path(str(resources.files("autotune"))).parent / folder
+    return tuple(
+        dict.fromkeys(
+            root.resolve() for root in (Path.cwd() / folder, packaged, checkout) if root.is_dir()
+        )
+    )
+
+
+def names(folder: Folder) -> tuple[str, ...]:
+    """Names of all definitions that `find` would find, sorted."""
+    return tuple(sorted({p.stem for root in folder_roots(folder) for p in root.glob("*.toml")}))
+
+
+def find(folder: Folder, name: str, *, beside: Path | None = None) -> Path:
+    """Path of the definition called `name`.
+
+    Args:
+        name: A path to a file, or a name without its ending.
+        beside: Another definition file; a folder of this kind next to its folder is searched too,
+            so that a pair of files outside the working directory finds itself.
+
+    Raises:
+        UnknownStudy: There is none; the message lists the names that exist.
+    """
+    as_path = Path(name)
+    if as_path.suffix == ".toml" or len(as_path.parts) > 1:
+        if as_path.is_file():
+            return as_path
+        if beside is not None and (beside.parent / as_path).is_file():
+            return beside.parent / as_path
+        raise UnknownStudy(f"no file {name}", hint="give the path of an existing .toml file")
+    roots = folder_roots(folder)
+    if beside is not None:
+        roots = (beside.parent, beside.parent.parent / folder, *roots)
+    for root in roots:
+        candidate = root / f"{name}.toml"
+        if candidate.is_file() and candidate != beside:
+            return candidate
+    known = ", ".join(names(folder)) or "none"
+    what = "study" if folder == "search_spaces" else "objective"
+    raise UnknownStudy(
+        f"no {what} {name!r}: there is no {folder}/{name}.toml", hint=f"there are: {known}"
+    )
+
+
+def find_folder(folder: Folder, name: str, *, beside: Path | None = None) -> Path:
+    """Path of a folder of definitions, such as a suite of coding tasks.
+
+    Raises:
+        UnknownStudy: There is none.
+    """
+    roots = folder_roots(folder)
+    if beside is not None:
+        roots = (beside.parent, beside.parent.parent / folder, *roots)
+    for candidate in (Path(name), *(root / name for root in roots)):
+        if candidate.exists() and candidate.name:
+            return candidate
+    raise UnknownStudy(f"there is no {folder}/{name}", hint="give the path of a folder")

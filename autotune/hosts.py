@@ -1,0 +1,67 @@
+"""One host of a study as plain values, and the objects that drive it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autotune.supervisors.base import Supervisor
+
+__all__ = ["HostPlan", "open_supervisor"]
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """How one host is reached; plain values, so that a worker process can open it again.
+
+    Attributes:
+        host: Name in the study file.
+        supervisor: "systemd" or "process".
+        base_url: Address of the server, placeholders filled in.
+        port: Port that the server listens on.
+        unit: systemd unit; empty for a process.
+        command: Command of a process; empty for a unit.
+        directory: Where a process keeps its lease and logs.
+        api_key, admin_api_key: Secrets; never shown.
+        stop_timeout_s, load_timeout_s, command_timeout_s: Limits, seconds.
+    """
+
+    host: str
+    supervisor: str
+    base_url: str
+    port: int
+    unit: str = ""
+    command: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    directory: Path = Path()
+    api_key: str | None = field(default=None, repr=False)
+    admin_api_key: str | None = field(default=None, repr=False)
+    stop_timeout_s: float = 300.0
+    load_timeout_s: float = 1800.0
+    command_timeout_s: float = 60.0
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return tuple(secret for secret in (self.api_key, self.admin_api_key) if secret)
+
+
+def open_supervisor(plan: HostPlan) -> Supervisor:
+    """The supervisor of a host; connects when it is entered."""
+    if plan.supervisor == "process":
+        from autotune.supervisors.process import ProcessSupervisor
+
+        return ProcessSupervisor(
+            plan.host,
+            command=plan.command,
+            port=plan.port,
+            directory=plan.directory,
+            environment=plan.environment,
+            stop_timeout_s=plan.stop_timeout_s,
+        )
+    from autotune.remote.local import LocalConnector
+    from autotune.remote.ssh import SshConnector
+    from autotune.supervisors.systemd import SystemdSupervisor
+
+    connector = LocalConnector() if plan.host == "local" else SshConnector(plan.host)
+    return SystemdSupervisor(plan.host, connector, unit=plan.unit, port=plan.port)

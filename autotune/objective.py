@@ -1,0 +1,172 @@
+"""Measurement -> score.  Pure: a score can be computed again from old records.
+
+========  ======================================================  ============
+symbol    meaning                                                 unit
+========  ======================================================  ============
+T_b       output throughput of bucket b                           tok/s
+w_b       weight of bucket b, sum 1                               -
+R_b       T_b of the host's last reference                        tok/s
+S         arithmetic: sum w_b T_b                                 tok/s
+          geometric: exp(sum w_b ln(T_b / R_b))                   -
+N         task-samples judged on both the trial and its reference -
+F, F_ref  failed task-samples of the trial, of its reference      -
+E         max(0, F - F_ref) if the paired test has p <= 0.02      -
+G         max(0, 1 - penalty E / N)                               -
+score     G S                                                     as S
+ratio     score / score of the host's last reference              -
+========  ======================================================  ============
+
+For the reference itself E is 0, so G is 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scipy.stats import norm
+
+from autotune.coding.evaluate import Outcome
+from autotune.coding.gate import excess_failures, gate_factor
+from autotune.measurement import BucketMeasurement, CodingResult, Interval
+from autotune.workload import Workload
+
+__all__ = ["Reference", "Rule", "Score", "score_start"]
+
+# Half-width of a 95 % interval in standard errors.
+Z95 = float(norm.ppf(0.975))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How buckets become one number; from the objective's `[score]`.
+
+    Attributes:
+        aggregate: "arithmetic" or "geometric".
+        penalty: Weight of the share of excess coding failures.
+        floor: Least T_b / R_b of every bucket; below it the start violates a constraint.
+        ttft_p99_ms, tpot_p99_ms: Upper limits in every bucket, ms; None without.
+    """
+
+    aggregate: str = "arithmetic"
+    penalty: float = 1.5
+    floor: float = 0.0
+    ttft_p99_ms: float | None = None
+    tpot_p99_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a start is compared with: its host's last reference.
+
+    Attributes:
+        throughput: R_b by bucket key, tok/s.
+        score: Its own score, in the unit of S.
+        samples: Outcome of each task-sample of its coding answers; empty without.
+    """
+
+    throughput: Mapping[str, float]
+    score: float
+    samples: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The score of one start.
+
+    Attributes:
+        value: tok/s (arithmetic) or a ratio to the reference (geometric).
+        interval: 95 % interval of `value`, from the buckets' intervals as independent normal
+            errors: the shared error of one start is not in it.
+        ratio: value / the reference's value; 1 for a reference.
+        gate: G, 0..1.
+        excess_failures: E.
+        violations: Limits that this start breaks, one sentence each; empty when it may win.
+    """
+
+    value: float
+    interval: Interval
+    ratio: float
+    gate: float
+    excess_failures: int
+    violations: tuple[str, ...]
+
+
+def score_start(
+    buckets: tuple[BucketMeasurement, ...],
+    coding: CodingResult | None,
+    *,
+    workload: Workload,
+    rule: Rule,
+    reference: Reference | None,
+) -> Score | None:
+    """Score one start; None when a bucket is missing or invalid.
+
+    Args:
+        reference: None for the reference itself, which is compared with itself.
+    """
+    measured = {bucket.key: bucket for bucket in buckets if bucket.valid}
+    if any(bucket.key not in measured for bucket in workload.buckets):
+        return None
+    parts = [(bucket.weight, measured[bucket.key]) for bucket in workload.buckets]
+    if any(not (math.isfinite(m.output_tok_per_s) and m.output_tok_per_s > 0) for _, m in parts):
+        return None
+    own = {m.key: m.output_tok_per_s for _, m in parts}
+    base = reference.throughput if reference is not None else own
+    if rule.aggregate == "geometric":
+        raw = math.exp(sum(w * math.log(m.output_tok_per_s / base[m.key]) for w, m in parts))
+        relative = math.sqrt(
+            sum((w * m.interval.half_width / Z95 / m.output_tok_per_s) ** 2 for w, m in parts)
+        )
+        error = raw * relative
+    else:
+        raw = sum(w * m.output_tok_per_s for w, m in parts)
+        error = math.sqrt(sum((w * m.interval.half_width / Z95) ** 2 for w, m in parts))
+    excess, gate = _gate(coding, reference, rule)
+    value = gate * raw
+    return Score(
+        value=value,
+        interval=Interval(gate * (raw - Z95 * error), gate * (raw + Z95 * error)),
+        ratio=value / reference.score if reference is not None else 1.0,
+        gate=gate,
+        excess_failures=excess,
+        violations=_violations(parts, base, rule),
+    )
+
+
+def _gate(
+    coding: CodingResult | None, reference: Reference | None, rule: Rule
+) -> tuple[int, float]:
+    """(E, G) of one start."""
+    if coding is None or reference is None or not reference.samples:
+        return 0, 1.0
+    shared = sorted(set(coding.samples) & set(reference.samples))
+    if not shared:
+        return 0, 1.0
+    excess = excess_failures(
+        [reference.samples[key] == Outcome.PASSED for key in shared],
+        [coding.samples[key] == Outcome.PASSED for key in shared],
+    )
+    return excess.penalised, gate_factor(excess, penalty=rule.penalty)
+
+
+def _violations(
+    parts: list[tuple[float, BucketMeasurement]], base: Mapping[str, float], rule: Rule
+) -> tuple[str, ...]:
+    found: list[str] = []
+    for _, m in parts:
+        if m.output_tok_per_s < rule.floor * base[m.key]:
+            found.append(
+                f"bucket {m.key}: {m.output_tok_per_s:.0f} tok/s is below "
+                f"{rule.floor:.0%} of the reference's {base[m.key]:.0f} tok/s"
+            )
+        for name, limit, seen in (
+            ("TTFT", rule.ttft_p99_ms, m.ttft_p99_ms),
+            ("TPOT", rule.tpot_p99_ms, m.tpot_p99_ms),
+        ):
+            if limit is not None and seen > limit:
+                found.append(
+                    f"bucket {m.key}: {name} p99 {seen:.0f} ms is above the limit {limit:.0f} ms"
+                )
+    return tuple(found)

@@ -1,0 +1,232 @@
+"""Open a study's hosts: read everything first, change nothing until all of it fits."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from autotune import definitions
+from autotune.config import StudyConfig
+from autotune.errors import (
+    AutotuneError,
+    ConfigError,
+    ConnectError,
+    HostBusy,
+    MeasurementError,
+    RestoreFailed,
+    StudyError,
+    TargetError,
+)
+from autotune.hosts import HostPlan, open_supervisor
+from autotune.launch import Recipe, make_recipe
+from autotune.repository import Repository
+from autotune.session import HostSession
+from autotune.sglang.flags import get_flag
+from autotune.sglang.server import ServerInfo, SglangServer
+from autotune.supervisors.base import Original, Owner, Supervisor
+
+__all__ = ["Found", "look", "open_sessions", "plan_host"]
+
+log = logging.getLogger(__name__)
+
+RUNNING_LIMIT_FLAG = "--max-running-requests"
+
+
+def plan_host(config: StudyConfig, host: str) -> HostPlan:
+    """How one host is reached, placeholders filled in.
+
+    Raises:
+        ConfigError: The base URL has no port, or a key's variable is not set.
+    """
+    service = config.service
+    if service.supervisor == "process":
+        label, _, given = host.partition(":")
+        port = int(given) if given else _free_port()
+        address = "127.0.0.1"
+    else:
+        label, port, address = host, 0, _address(host)
+    url = service.base_url.replace("{host}", address).replace("{port}", str(port))
+    url_port = urlsplit(url).port
+    if url_port is None:
+        raise ConfigError(
+            f"service.base_url {service.base_url} names no port",
+            hint="for example http://{host}:30000",
+        )
+    coding = definitions.folder_roots("objectives")
+    filled = {
+        "{port}": str(url_port),
+        "{python}": sys.executable,
+        "{coding}": str(coding[-1] / config.coding.suite) if coding else "",
+    }
+    return HostPlan(
+        host=label,
+        supervisor=service.supervisor,
+        base_url=url,
+        port=url_port,
+        unit=service.unit or "",
+        command=tuple(_fill(word, filled) for word in service.command_words()),
+        environment={key: _fill(text, filled) for key, text in service.environment.items()},
+        directory=Path("autotune-data").resolve() / config.name / label,
+        api_key=_secret(service.api_key_env),
+        admin_api_key=_secret(service.admin_api_key_env),
+        stop_timeout_s=service.stop_timeout_s,
+        load_timeout_s=service.load_timeout_s,
+        command_timeout_s=service.command_timeout_s,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of one host before anything is changed on it."""
+
+    plan: HostPlan
+    supervisor: Supervisor
+    original: Original
+    recipe: Recipe
+    info: ServerInfo | None
+
+
+def look(config: StudyConfig, plan: HostPlan, supervisor: Supervisor) -> Found:
+    """Read one host and check it against the definition; nothing is changed.
+
+    Raises:
+        TargetError: The host cannot be used.
+        StudyError: The definition does not fit what runs there.
+    """
+    original = supervisor.original()
+    info = _ask(plan) if original.active else None
+    listener = supervisor.listener(plan.port)
+    if listener is not None and not listener.belongs:
+        raise HostBusy(
+            f"port {plan.port} of {plan.host} is held by somebody else: {listener.description}",
+            hint="stop it, or give the service another port",
+        )
+    recipe = make_recipe(
+        config.space, config.service.fixed_flags, original, host=plan.host, info=info
+    )
+    _require_room(config, recipe, plan, info)
+    return Found(plan, supervisor, original, recipe, info)
+
+
+@contextmanager
+def open_sessions(
+    config: StudyConfig, *, owner: Owner, repository: Repository
+) -> Iterator[Mapping[str, HostSession]]:
+    """Take every host of a study; leaving restores them all, whatever happened.
+
+    Raises:
+        RestoreFailed: A host could not be proven to be as it was found.
+    """
+    with ExitStack() as connections:
+        found: list[Found] = []
+        for host in config.service.hosts:
+            plan = plan_host(config, host)
+            supervisor = connections.enter_context(open_supervisor(plan))
+            found.append(look(config, plan, supervisor))
+        sessions: dict[str, HostSession] = {}
+        try:
+            for one in found:
+                sessions[one.plan.host] = _take(config, one, owner, repository)
+            yield sessions
+        finally:
+            _restore(config, sessions, repository)
+
+
+def _take(config: StudyConfig, found: Found, owner: Owner, repository: Repository) -> HostSession:
+    plan, supervisor = found.plan, found.supervisor
+    lease = supervisor.take_lease(
+        owner, found.original, restore_after_s=config.service.restore_after_s
+    )
+    session = HostSession(
+        plan, supervisor, lease=lease, original=found.original, recipe=found.recipe
+    )
+    try:
+        repository.record_host(config.name, plan.host, original=found.original, lease_id=lease.id)
+    except AutotuneError:
+        session.restore()
+        raise
+    return session
+
+
+def _restore(
+    config: StudyConfig, sessions: Mapping[str, HostSession], repository: Repository
+) -> None:
+    failed: list[str] = []
+    for session in sessions.values():
+        try:
+            session.restore()
+            repository.host_restored(config.name, session.host)
+        except TargetError as error:
+            failed.append(f"{session.host}: {error}")
+    if failed:
+        raise RestoreFailed(
+            "; ".join(failed),
+            hint="the host restores itself when its timer fires; `autotune revert` does it now",
+        )
+
+
+def _require_room(
+    config: StudyConfig, recipe: Recipe, plan: HostPlan, info: ServerInfo | None
+) -> None:
+    """The largest bucket must fit into what the reference admits at once."""
+    largest = config.workload.largest_concurrency
+    given = get_flag(recipe.reference.argv, RUNNING_LIMIT_FLAG, ())
+    if given is not None and given.isdigit():
+        limit: int | None = int(given)
+    elif info is not None:
+        value = info.merged.get("max_running_requests")
+        limit = value if isinstance(value, int) else None
+    else:
+        limit = None
+    if limit is not None and largest > limit:
+        raise StudyError(
+            f"a bucket asks for {largest} requests at once, but the server on {plan.host} admits "
+            f"{limit}",
+            hint=f'add fixed_flags = [{{ flag = "{RUNNING_LIMIT_FLAG}", value = "{largest}", '
+            'why = "..." }] to [service], or drop the bucket',
+        )
+
+
+def _ask(plan: HostPlan) -> ServerInfo | None:
+    """What the live server says of itself; None when it does not answer (it may be loading)."""
+    with SglangServer(
+        plan.base_url, api_key=plan.api_key, admin_api_key=plan.admin_api_key
+    ) as server:
+        try:
+            return server.server_info()
+        except (ConnectError, TargetError, MeasurementError) as error:
+            log.warning("the live server on %s does not answer: %s", plan.host, error)
+            return None
+
+
+def _address(host: str) -> str:
+    """Network address of an ssh host, as ssh itself resolves it."""
+    if host == "local":
+        return "127.0.0.1"
+    from autotune.remote.ssh_config import resolve
+
+    return resolve(host).hostname
+
+
+def _secret(variable: str | None) -> str | None:
+    return os.environ.get(variable) if variable else None
+
+
+def _fill(text: str, filled: Mapping[str, str]) -> str:
+    for placeholder, value in filled.items():
+        text = text.replace(placeholder, value)
+    return text
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

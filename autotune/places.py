@@ -1,0 +1,133 @@
+"""Read a definition file and say where in it a mistake is: file, line, key, nearest known key."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from autotune.definition_files import Section
+from autotune.errors import ConfigError
+
+__all__ = ["Where", "nearest", "parse", "read"]
+
+M = TypeVar("M", bound=Section)
+
+
+class Where:
+    """Turns a key path into `file:line: ` text."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        self.text = text
+
+    def __call__(self, place: tuple[str | int, ...], message: str) -> str:
+        line = _line_of(self.text, place)
+        return f"{self.path}:{line}: {message}" if line else f"{self.path}: {message}"
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: {error}") from error
+
+
+def parse(path: Path, text: str, model: type[M], kind: type[ConfigError]) -> M:
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise kind(f"{path}: not TOML: {error}") from error
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise _explained(error, Where(path, text), model, kind) from error
+
+
+def _explained(
+    error: ValidationError, where: Where, model: type[Section], kind: type[ConfigError]
+) -> ConfigError:
+    """The first mistake of a file as one sentence; unknown keys come first."""
+    mistakes = sorted(error.errors(), key=lambda m: m["type"] != "extra_forbidden")
+    first = mistakes[0]
+    place = tuple(part for part in first["loc"] if not _is_union_tag(part))
+    key = ".".join(str(part) for part in place) or "file"
+    if first["type"] == "extra_forbidden":
+        known = _known_keys(model, place[:-1])
+        close = nearest(str(place[-1]), known)
+        return kind(
+            where(place, f"unknown key {key!r}"),
+            hint=close or (f"known keys: {', '.join(known)}" if known else ""),
+        )
+    if first["type"] == "missing":
+        return kind(where(place[:-1] or place, f"{key!r} is missing"))
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:]
+    given = "" if isinstance(first["input"], dict) else f" (given: {first['input']!r})"
+    return kind(where(place, f"{key}: {message}{given}"))
+
+
+def _is_union_tag(part: str | int) -> bool:
+    return isinstance(part, str) and part in ("int", "float", "str", "tuple[str, ...]")
+
+
+def _known_keys(model: type[BaseModel], place: tuple[str | int, ...]) -> tuple[str, ...]:
+    """Keys that may stand at `place` of `model`."""
+    here: type[BaseModel] | None = model
+    for part in place:
+        if here is None:
+            return ()
+        if isinstance(part, int) or part not in here.model_fields:
+            continue
+        here = _model_in(here.model_fields[part].annotation)
+    return tuple(here.model_fields) if here is not None else ()
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        if (found := _model_in(argument)) is not None:
+            return found
+    return None
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else ""
+
+
+def _line_of(text: str, place: tuple[str | int, ...]) -> int | None:
+    """Line (1-based) of a key or table header; the nearest enclosing table when unknown.
+
+    `tomllib` gives no positions; this reads headers and `key =` beginnings only, which is enough
+    for a message and never for a value.
+    """
+    best: int | None = None
+    header: tuple[str | int, ...] = ()
+    depth = 0
+    counts: dict[tuple[str, ...], int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if match := re.match(r"\s*\[(\[?)\s*([^\]]+?)\s*\]\]?\s*(#.*)?$", line):
+            names = tuple(part.strip().strip("\"'") for part in match[2].split("."))
+            header = names
+            if match[1]:
+                counts[names] = counts.get(names, -1) + 1
+                header = (*names, counts[names])
+            keys: tuple[str | int, ...] = header
+        elif match := re.match(r"\s*([A-Za-z0-9_\-\"'.]+)\s*=", line):
+            names = tuple(part.strip().strip("\"'") for part in match[1].split("."))
+            keys = (*header, *names)
+        else:
+            continue
+        common = sum(1 for a, b in zip(keys, place, strict=False) if a == b)
+        if common == len(keys) and common > depth:
+            best, depth = number, common
+    return best

@@ -1,0 +1,155 @@
+"""Wait through the load of one start: ready, or whose fault it is, a second after it is logged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from autotune.errors import AutotuneError, InvocationChanged, NotReady
+from autotune.sglang.failure import classify
+from autotune.sglang.log import StartupLog, StartupPhase
+from autotune.supervisors.base import Identity, LogFollower, Start, Supervisor
+
+__all__ = ["Watch"]
+
+# How long one read of the log waits; also the delay with which an ending is noticed.
+READ_S = 0.2
+# How often the supervisor is asked for the service's state when the log is silent.
+LOOK_S = 1.0
+# A dying process writes its traceback over some seconds; the verdict waits for its last lines.
+LAST_WORDS_S = 3.0
+
+
+class Watch:
+    """One start and its log; says when it is ready and explains why it is not.
+
+    Args:
+        secrets: Values that must not be kept from the log.
+        tuned_flags: Flags that the study sets: an argument error about another one is not the
+            parameters' fault.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        start: Start,
+        follower: LogFollower,
+        *,
+        tuned_flags: tuple[str, ...],
+        secrets: tuple[str, ...] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.start = start
+        self.log = StartupLog(secrets=secrets)
+        self._supervisor = supervisor
+        self._follower = follower
+        self._tuned_flags = tuned_flags
+        self._clock = clock
+
+    def wait_ready(
+        self, *, timeout_s: float, progress: Callable[[StartupPhase, float | None], None]
+    ) -> None:
+        """Return when this start has logged that it serves.
+
+        Raises:
+            TrialError: The parameters' fault.
+            TargetError: The machine's fault.
+            MeasurementError: Nobody's: the deadline passed, or nothing says why it ended.
+        """
+        deadline = self._clock() + timeout_s
+        look_at = self._clock() + LOOK_S
+        while not self.log.ready:
+            line = self._follower.read(READ_S)
+            if line is not None:
+                self.log.feed(line)
+                progress(self.log.phase, self.log.progress)
+            if self.log.closed:
+                raise self._explanation("start")
+            if line is None or self._clock() >= look_at:
+                look_at = self._clock() + LOOK_S
+                self._require_alive()
+            if self._clock() > deadline:
+                raise NotReady(
+                    f"not ready after {timeout_s:.0f} s, last seen {self.log.phase}: {self._last()}"
+                )
+
+    def require_same(self) -> None:
+        """The start that was proven still runs; anything else voids what was measured.
+
+        Raises:
+            InvocationChanged: Somebody restarted it.
+            TrialError, TargetError, MeasurementError: It died; see `explain`.
+        """
+        self._drain()
+        identity = self._supervisor.identity()
+        by_itself = identity.n_restarts > self.start.n_restarts
+        if (
+            identity.invocation_id != self.start.invocation_id
+            and identity.running
+            and not by_itself
+        ):
+            raise InvocationChanged(
+                f"the service was restarted by somebody else: {identity.invocation_id} runs now"
+            )
+        if not self._same(identity):
+            raise self._explanation("run")
+
+    def explain(self, error: AutotuneError) -> AutotuneError:
+        """The reason behind an error that was met while the server was measured.
+
+        Returns:
+            What the log and the supervisor say when the server died, else the error itself.
+        """
+        end = self._clock() + LAST_WORDS_S
+        while self._clock() < end:
+            line = self._follower.read(READ_S)
+            if line is not None:
+                self.log.feed(line)
+                continue
+            identity = self._supervisor.identity()
+            if not self._same(identity):
+                return self._explanation("run")
+        return error
+
+    # -- inside -----------------------------------------------------------------------------------
+    def _same(self, identity: Identity) -> bool:
+        return (
+            identity.running
+            and identity.invocation_id == self.start.invocation_id
+            and identity.n_restarts == self.start.n_restarts
+        )
+
+    def _require_alive(self) -> None:
+        identity = self._supervisor.identity()
+        if not self._same(identity):
+            raise self._explanation("start")
+
+    def _explanation(self, phase: Literal["start", "run"]) -> AutotuneError:
+        """Read the last words, then decide whose fault it is."""
+        end = self._clock() + LAST_WORDS_S
+        identity = self._supervisor.identity()
+        while self._clock() < end:
+            line = self._follower.read(READ_S)
+            if line is not None:
+                self.log.feed(line)
+            else:
+                identity = self._supervisor.identity()
+                if self.log.closed or not self._same(identity):
+                    break
+        found = classify(self.log, identity, phase=phase, tuned_flags=self._tuned_flags)
+        if found is not None:
+            return found
+        return NotReady(
+            f"the server ended ({identity.result or identity.active_state}) "
+            f"and nothing says why: {self._last()}"
+        )
+
+    def _drain(self) -> None:
+        """Take what was logged meanwhile, so that a failure is explained by fresh lines."""
+        while (line := self._follower.read(0.0)) is not None:
+            self.log.feed(line)
+
+    def _last(self) -> str:
+        return self.log.tail[-1] if self.log.tail else "it logged nothing"

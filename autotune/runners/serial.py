@@ -1,0 +1,33 @@
+"""One start at a time, in this process: enough for one host."""
+
+from __future__ import annotations
+
+from autotune.driver import Driver, Nothing
+from autotune.measurement import BucketMeasurement
+from autotune.runners.base import Watcher
+from autotune.runners.work import work
+from autotune.trial import Notes, Phase, TrialSpec
+
+__all__ = ["SerialRunner"]
+
+
+class SerialRunner:
+    """The plain executor."""
+
+    def run(self, driver: Driver, watcher: Watcher) -> None:
+        while not isinstance(spec := driver.take(), Nothing):
+            watcher.started(spec)
+            record = work(spec, _notes(driver, watcher, spec))
+            score = driver.finish(spec.claim_id, record)
+            watcher.ended(spec, record, score)
+
+
+def _notes(driver: Driver, watcher: Watcher, spec: TrialSpec) -> Notes:
+    def phase(phase: Phase) -> None:
+        watcher.phase(spec, phase)
+
+    def bucket(measured: BucketMeasurement) -> None:
+        driver.bucket(spec.claim_id, measured)
+        watcher.bucket(spec, measured)
+
+    return Notes(on_phase=phase, on_bucket=bucket)

@@ -1,0 +1,31 @@
+"""What a worker does with one start: open the host, run the walk, hand back a plain value."""
+
+from __future__ import annotations
+
+from autotune.errors import AutotuneError
+from autotune.hosts import open_supervisor
+from autotune.measurement import Ending, FailureRecord, StartRecord
+from autotune.sglang.server import SglangServer
+from autotune.trial import Notes, Tools, TrialSpec, execute
+from autotune.workbench import ServerBench
+
+__all__ = ["work"]
+
+
+def work(spec: TrialSpec, notes: Notes) -> StartRecord:
+    """Make and measure one start on its host; an unreachable host is an ending too."""
+    try:
+        with open_supervisor(spec.plan) as supervisor:
+            return execute(spec, Tools(supervisor, open_engine, ServerBench), notes)
+    except AutotuneError as error:
+        notes.keep(
+            ending=Ending.FAILED,
+            failure=FailureRecord(type(error).__name__, str(error)),
+        )
+        return notes.record
+
+
+def open_engine(spec: TrialSpec) -> SglangServer:
+    """The server of a start, with its keys."""
+    plan = spec.plan
+    return SglangServer(plan.base_url, api_key=plan.api_key, admin_api_key=plan.admin_api_key)

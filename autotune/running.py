@@ -1,0 +1,203 @@
+"""One run of a study: open, search, decide, restore."""
+
+from __future__ import annotations
+
+import json
+import platform
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from autotune import __version__, definitions
+from autotune.answers import Answers, greedy_prompts
+from autotune.coding.suite import TaskSample, load_suite, task_samples
+from autotune.concluding import conclude, contenders
+from autotune.config import StudyConfig, load_study
+from autotune.driver import Driver, reconcile
+from autotune.errors import StudyError
+from autotune.hosts import open_supervisor
+from autotune.opening import look, open_sessions, plan_host
+from autotune.repository import Repository
+from autotune.runners.base import Runner
+from autotune.runners.serial import SerialRunner
+from autotune.search import make_sampler
+from autotune.storage import open_engine, open_optuna, storage_url
+from autotune.study import TrialStudy
+from autotune.supervisors.owner import owner_here, owner_lives
+
+if TYPE_CHECKING:
+    from autotune.cli.live import Live
+
+__all__ = ["dry", "run_study"]
+
+
+def run_study(
+    name: str,
+    *,
+    storage: str | None,
+    trials: int | None,
+    hours: float | None,
+    hosts: tuple[str, ...],
+    executor: str,
+    ray_address: str,
+    live: Live,
+) -> None:
+    """Run a study until its budget is spent and say what it found.
+
+    Raises:
+        ConfigError: Before anything is contacted.
+        StudyError, StorageError, TargetError: After every host was restored.
+    """
+    config = load_study(name).replace_budget(trials=trials, hours=hours, hosts=hosts)
+    answers = _answers(config)
+    url = storage_url(storage)
+    repository = Repository(open_engine(url, create=True))
+    _open(config, repository)
+    owner = owner_here(config.name)
+    with _only_driver(repository, config.name, owner), _terminable():
+        study = TrialStudy(config.name, open_optuna(url), space=config.space)
+        study.use(
+            make_sampler(
+                config.study.sampler,
+                space=config.space,
+                seed=config.study.seed,
+                workload=config.workload,
+                aggregate=config.score.aggregate,
+            )
+        )
+        again = reconcile(study, repository, config.name, alive=owner_lives)
+        live.opened(config, repository.load(config.name), again=again, storage=url)
+        with open_sessions(config, owner=owner, repository=repository) as sessions:
+            driver = Driver(
+                config,
+                study=study,
+                repository=repository,
+                sessions=sessions,
+                owner=owner,
+                answers=answers,
+                finalists=lambda stored: contenders(config, stored),
+            )
+            try:
+                _runner(executor, ray_address, len(sessions)).run(driver, live.watcher(config))
+            finally:
+                driver.abandon("the study was stopped")
+                live.restoring(tuple(sessions))
+        verdict = conclude(config, repository.load(config.name))
+        repository.set_verdict(config.name, asdict(verdict))
+    stored = repository.load(config.name)
+    report = Path(f"{config.name}-report.html")
+    from autotune.report.page import write_report
+
+    write_report(stored, report)
+    live.concluded(stored, verdict, report=report)
+
+
+def dry(
+    name: str, *, trials: int | None, hours: float | None, hosts: tuple[str, ...], as_json: bool
+) -> None:
+    """Check everything that can be known before the first restart and show the first command."""
+    config = load_study(name).replace_budget(trials=trials, hours=hours, hosts=hosts)
+    answers = _answers(config)
+    shown: list[dict[str, Any]] = []
+    for host in config.service.hosts:
+        plan = plan_host(config, host)
+        with open_supervisor(plan) as supervisor:
+            found = look(config, plan, supervisor)
+        values = config.space.deployed()
+        shown.append(
+            {
+                "host": plan.host,
+                "base_url": plan.base_url,
+                "deployed": values,
+                "reference_argv": list(found.recipe.launch(values, None).texts()),
+                "buckets": [bucket.key for bucket in config.workload.buckets],
+                "coding_samples": len(answers.samples),
+                "trials": config.study.trials,
+            }
+        )
+    if as_json:
+        print(json.dumps(shown, indent=2, default=str))
+        return
+    for one in shown:
+        print(
+            f"{one['host']}: would run {one['trials'] or 'any number of'} trials, nothing changed"
+        )
+        print(f"  reference: {' '.join(one['reference_argv'])}")
+
+
+def _open(config: StudyConfig, repository: Repository) -> None:
+    repository.open_study(
+        config.name,
+        definition=config.definition,
+        fingerprint=config.fingerprint(),
+        provenance={
+            "autotune": __version__,
+            "python": platform.python_version(),
+            "search_space": str(config.path),
+            "objective": str(config.objective_path),
+        },
+    )
+
+
+@contextmanager
+def _only_driver(repository: Repository, name: str, owner: Any) -> Iterator[None]:
+    """One driver at a time for a study, as far as this machine can know.
+
+    Raises:
+        StudyError: Another living process runs the study.
+    """
+    other = repository.load(name).driver
+    if other is not None and other.pid != owner.pid and owner_lives(other):
+        raise StudyError(
+            f"study {name!r} is being run by process {other.pid} on {other.machine}",
+            hint="watch it with `autotune status`, or end it first",
+        )
+    repository.set_driver(name, owner)
+    try:
+        yield
+    finally:
+        repository.set_driver(name, None)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends the run like Ctrl-C: hosts are restored on the way out."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _runner(executor: str, ray_address: str, hosts: int) -> Runner:
+    if executor == "ray" or (executor == "auto" and (hosts > 1 or ray_address)):
+        from autotune.runners.ray import RayRunner
+
+        return RayRunner(ray_address)
+    return SerialRunner()
+
+
+def _answers(config: StudyConfig) -> Answers:
+    """Prompts whose answers are judged; the same for every start of the study."""
+    samples: tuple[TaskSample, ...] = ()
+    if config.coding.samples:
+        suite = definitions.find_folder("objectives", config.coding.suite, beside=config.path)
+        samples = task_samples(load_suite(suite), least=config.coding.samples)
+    return Answers(
+        greedy=greedy_prompts(config.lossless.prompts),
+        greedy_tokens=config.lossless.max_tokens,
+        reference={},
+        samples=samples[: config.coding.samples],
+        coding_tokens=config.coding.max_tokens,
+        concurrency=config.coding.concurrency,
+        timeout_s=config.coding.timeout_s,
+        allow_weak=config.coding.sandbox == "weak",
+    )

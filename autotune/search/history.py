@@ -1,0 +1,129 @@
+"""What a study has told so far, as plain values for the search models."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from autotune.errors import SearchSpaceError
+from autotune.parameter import ParameterValue
+from autotune.space import SearchSpace
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+__all__ = ["BUCKETS_ATTRIBUTE", "HOST_ATTRIBUTE", "BucketFigures", "History", "Outcome"]
+
+BUCKETS_ATTRIBUTE = "buckets"
+"""User attribute: bucket key -> {"output_tok_per_s": tok/s, "accept_length": tokens or None}."""
+HOST_ATTRIBUTE = "host"
+
+_FIXED = "fixed_params"  # where Optuna keeps the parameters of an enqueued trial
+
+
+@dataclass(frozen=True, slots=True)
+class BucketFigures:
+    output_tok_per_s: float
+    accept_length: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One trial that ended with knowledge of its parameters.
+
+    Attributes:
+        values, key: The effective point.
+        score: What was told, larger is better; None when it was infeasible or pruned.
+        feasible: Whether the server ran.
+        buckets: What was measured, all or (pruned) some.
+    """
+
+    key: str
+    values: Mapping[str, ParameterValue]
+    score: float | None
+    feasible: bool
+    buckets: Mapping[str, BucketFigures]
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Everything the sampler may depend on; trials in the order of their numbers.
+
+    Attributes:
+        pending: Points that run or wait for their turn, by key.
+        failures: How often each point ended without saying anything about it, by key.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    pending: Mapping[str, Mapping[str, ParameterValue]]
+    failures: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls,
+        trials: Sequence[FrozenTrial],
+        space: SearchSpace,
+        *,
+        maximize: bool = True,
+        without: int | None = None,
+    ) -> History:
+        """Read trials; those whose parameters are not points of `space` are left out.
+
+        Args:
+            without: Number of a trial to leave out (the one that asks).
+        """
+        from optuna.trial import TrialState
+
+        outcomes: list[Outcome] = []
+        pending: dict[str, Mapping[str, ParameterValue]] = {}
+        failures: Counter[str] = Counter()
+        for trial in sorted(trials, key=lambda trial: trial.number):
+            if trial.number == without:
+                continue
+            given = {**trial.system_attrs.get(_FIXED, {}), **trial.params}
+            try:
+                values = space.effective(given)
+            except SearchSpaceError:
+                continue
+            key = space.key(values)
+            if trial.state in (TrialState.RUNNING, TrialState.WAITING):
+                pending[key] = values
+            elif trial.state is TrialState.FAIL:
+                failures[key] += 1
+            else:
+                feasible = all(value <= 0 for value in trial.constraints.values())
+                told = trial.value if trial.state is TrialState.COMPLETE and feasible else None
+                score = None if told is None or not math.isfinite(told) else float(told)
+                outcomes.append(
+                    Outcome(
+                        key,
+                        values,
+                        score if maximize or score is None else -score,
+                        feasible,
+                        _buckets(trial.user_attrs.get(BUCKETS_ATTRIBUTE)),
+                        str(trial.user_attrs.get(HOST_ATTRIBUTE, "")),
+                    )
+                )
+        return cls(tuple(outcomes), pending, dict(failures))
+
+    @property
+    def scored(self) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if outcome.score is not None)
+
+
+def _buckets(stored: object) -> dict[str, BucketFigures]:
+    """The attribute as values; entries without a usable throughput are left out."""
+    figures: dict[str, BucketFigures] = {}
+    for key, entry in stored.items() if isinstance(stored, Mapping) else ():
+        throughput = entry.get("output_tok_per_s") if isinstance(entry, Mapping) else None
+        if not isinstance(throughput, int | float) or not throughput > 0:
+            continue
+        accept = entry.get("accept_length")
+        figures[str(key)] = BucketFigures(
+            float(throughput), float(accept) if isinstance(accept, int | float) else None
+        )
+    return figures

@@ -1,0 +1,104 @@
+"""From a sampler's name in a study file to the sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from types import MappingProxyType
+
+import numpy as np
+from optuna import samplers
+
+from autotune.errors import ConfigError
+from autotune.parameter import Parameter, ParameterKind, ParameterValue
+from autotune.search.sampler import GridGaussianProcessSampler
+from autotune.search.surrogate import Aggregate
+from autotune.space import SearchSpace
+from autotune.workload import Workload
+
+__all__ = ["SAMPLERS", "make_sampler"]
+
+_GRID_LEVELS = 8
+
+
+def make_sampler(
+    name: str,
+    *,
+    space: SearchSpace,
+    seed: int,
+    workload: Workload | None = None,
+    aggregate: str = Aggregate.ARITHMETIC,
+) -> samplers.BaseSampler:
+    """The sampler called `name`, one of `SAMPLERS`.
+
+    Args:
+        workload: Buckets of the score; "auto" learns from them.
+        aggregate: How the score is made of them, "arithmetic" or "geometric".
+
+    Raises:
+        ConfigError: No such sampler, or it needs a package that is not installed.
+    """
+    if name == "auto":
+        return GridGaussianProcessSampler(
+            space, seed=seed, workload=workload, aggregate=Aggregate(aggregate)
+        )
+    if name not in _SHIPPED:
+        raise ConfigError(f"unknown sampler {name!r}", hint=f"known: {', '.join(SAMPLERS)}")
+    return _SHIPPED[name](space, seed)
+
+
+def _tpe(space: SearchSpace, seed: int) -> samplers.BaseSampler:
+    return samplers.TPESampler(seed=seed)
+
+
+def _gp(space: SearchSpace, seed: int) -> samplers.BaseSampler:
+    _require("gp", "torch")
+    return samplers.GPSampler(seed=seed)
+
+
+def _cmaes(space: SearchSpace, seed: int) -> samplers.BaseSampler:
+    _require("cmaes", "cmaes")
+    return samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+
+
+def _qmc(space: SearchSpace, seed: int) -> samplers.BaseSampler:
+    return samplers.QMCSampler(seed=seed, scramble=True, warn_independent_sampling=False)
+
+
+def _random(space: SearchSpace, seed: int) -> samplers.BaseSampler:
+    return samplers.RandomSampler(seed=seed)
+
+
+def _grid(space: SearchSpace, seed: int) -> samplers.BaseSampler:
+    """Every combination in random order; about eight values of a parameter that has many."""
+    return samplers.GridSampler(
+        {parameter.name: list(_grid_levels(parameter)) for parameter in space.parameters},
+        seed=seed,
+    )
+
+
+_SHIPPED: Mapping[str, Callable[[SearchSpace, int], samplers.BaseSampler]] = MappingProxyType(
+    {"tpe": _tpe, "gp": _gp, "cmaes": _cmaes, "qmc": _qmc, "random": _random, "grid": _grid}
+)
+SAMPLERS = ("auto", *_SHIPPED)
+"""Names that a study file may give."""
+
+
+def _grid_levels(parameter: Parameter) -> list[ParameterValue]:
+    """The deployed value and, of an ordered parameter with many, about eight others."""
+    levels = parameter.levels()
+    if len(levels) <= _GRID_LEVELS or parameter.kind is ParameterKind.CATEGORICAL:
+        return list(levels)
+    spaced = np.geomspace if parameter.log else np.linspace
+    places = {round(place) - 1 for place in spaced(1, len(levels), _GRID_LEVELS)}
+    if parameter.deployed in levels:
+        places.add(levels.index(parameter.deployed))
+    return [levels[place] for place in sorted(places)]
+
+
+def _require(sampler: str, package: str) -> None:
+    if find_spec(package) is None:
+        raise ConfigError(
+            f"sampler {sampler!r} needs the package {package}, which is not installed",
+            hint=f'pip install {package}, or use sampler = "auto"',
+        )

@@ -1,0 +1,210 @@
+"""What one round of draft and verify costs and brings: the mean of the search model.
+
+A server with speculative decoding works in rounds: draft a tree, verify it in one pass, keep the
+accepted path.  Output throughput of a bucket is therefore
+
+    T = 1000 * C * tau(budget, topk, window, L) / t(budget, topk, window, L, C)    tok/s
+
+=======  =======  ================================================================================
+symbol   unit     meaning
+=======  =======  ================================================================================
+C        -        concurrency of the bucket
+L        tokens   context of the bucket
+seen     tokens   min(window, L): what the drafter attends to
+n        tokens   C * (budget + 1): tokens that one verify pass computes
+tau      tokens   accept length: tokens that a round brings, the bonus token among them
+t        ms       duration of a round
+=======  =======  ================================================================================
+
+`tau` is a saturating curve in budget and top-k times a quality that falls where the window hides
+context that the drafter would use, or shows more than it was trained with.  `t` is a sum of costs
+with non-negative coefficients: weights, experts touched, computing, cache reads, drafting, the
+host's work on the tree.  Forms: roofline argument of the DDTree paper (arXiv 2604.12989, section
+4) and of Leviathan et al. (2023), section 3.  Both are fitted to every bucket of every trial; a
+Gaussian process on what they leave over makes up for what they do not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize
+
+from autotune.parameter import FloatArray, Values
+from autotune.workload import Workload
+
+__all__ = ["DraftVerifyModel", "RoundData", "Shape", "round_shape"]
+
+_SHARED_SD = 0.025  # of log throughput, common to the buckets of one start
+_BUCKET_SD = 0.03  # of log throughput, of one bucket
+_ACCEPT_SD = 0.02  # of log accept length; above the noise, since the curve is an approximation
+_NO_WINDOW_TOKENS = 1.0e9
+
+# accept length: natural logarithms of the medians, and their standard deviations
+_ACCEPT_MEDIANS = np.log([4.0, 8.0, 0.8, 1.5, 1.5, 0.1, 0.1, 0.02, 2048.0])
+_ACCEPT_SPREADS = np.array([0.5, 0.7, 0.3, 0.7, 0.7, 1.0, 1.0, 1.0, 0.4])
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Points as the round sees them, each of shape (m, 1)."""
+
+    budget: FloatArray
+    topk: FloatArray
+    window: FloatArray
+
+    def __getitem__(self, rows: npt.NDArray[np.int_]) -> Shape:
+        return Shape(self.budget[rows], self.topk[rows], self.window[rows])
+
+
+def round_shape(points: Sequence[Values]) -> Shape | None:
+    """Budget, top-k and window of the points; None where they have no numeric budget.
+
+    A missing top-k binds nothing (it equals the budget), a missing or left-out window hides
+    nothing.
+    """
+    rows = []
+    for point in points:
+        budget = point.get("budget")
+        if not isinstance(budget, int | float):
+            return None
+        topk, window = point.get("topk"), point.get("window")
+        rows.append(
+            (
+                float(budget),
+                float(topk) if isinstance(topk, int | float) else float(budget),
+                float(window) if isinstance(window, int | float) else _NO_WINDOW_TOKENS,
+            )
+        )
+    table = np.array(rows, dtype=np.float64).reshape(-1, 3)
+    return Shape(table[:, :1], table[:, 1:2], table[:, 2:])
+
+
+@dataclass(frozen=True, slots=True)
+class RoundData:
+    """Measured buckets of n trials: NaN where a bucket was not measured.
+
+    Attributes:
+        throughput: tok/s, shape (n, buckets), hosts already brought to one scale.
+        accept: Accept length, shape (n, buckets).
+    """
+
+    shape: Shape
+    throughput: FloatArray
+    accept: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class DraftVerifyModel:
+    """A fitted round model for the buckets of one workload.
+
+    Attributes:
+        accept_parameters: Natural logarithms, in the order of `_ACCEPT_MEDIANS`.
+        round_ms: Coefficients of `_costs`, non-negative.
+    """
+
+    workload: Workload
+    accept_parameters: FloatArray
+    round_ms: FloatArray
+
+    @classmethod
+    def fit(cls, workload: Workload, data: RoundData) -> DraftVerifyModel | None:
+        """The maximum a posteriori fit; None when no bucket has both throughput and accept."""
+        context, streams = _cells(workload)
+        known = np.isfinite(data.throughput) & np.isfinite(data.accept) & (data.accept >= 1.0)
+        known &= data.throughput > 0
+        if not known.any():
+            return None
+        log_accept = np.where(known, np.log(np.where(known, data.accept, 1.0)), 0.0)
+
+        def misfit(theta: FloatArray) -> FloatArray:
+            model = np.log(_accept_length(theta, data.shape, context))
+            wrong = np.where(known, (model - log_accept) / _ACCEPT_SD, 0.0)[known]
+            return np.concatenate([wrong, (theta - _ACCEPT_MEDIANS) / _ACCEPT_SPREADS])
+
+        accept = np.asarray(
+            optimize.least_squares(misfit, _ACCEPT_MEDIANS, max_nfev=40, loss="soft_l1").x
+        )
+        round_ms = 1000.0 * streams * np.where(known, data.accept, 1.0)
+        round_ms = round_ms / np.where(known, data.throughput, 1.0)
+        costs = _costs(data.shape, context, streams)
+        rows, targets = [], []
+        for trial in range(len(known)):
+            here = known[trial]
+            if not here.any():
+                continue
+            white = _whitening(int(here.sum()))
+            rows.append(white @ (costs[trial, here] / round_ms[trial, here, None]))
+            targets.append(white @ np.ones(int(here.sum())))
+        size = costs[known].mean(0) / round_ms[known].mean() + 1e-12
+        design = np.vstack([*rows, np.diag(size / 1.0)])  # a cost is about one round at most
+        wanted = np.concatenate([*targets, np.zeros(len(size))])
+        coefficients, _ = optimize.nnls(design, wanted, maxiter=50 * design.shape[1])
+        return cls(workload, accept, np.asarray(coefficients))
+
+    def accept_length(self, shape: Shape) -> FloatArray:
+        """Tokens a round brings, shape (m, buckets)."""
+        context, _ = _cells(self.workload)
+        return _accept_length(self.accept_parameters, shape, context)
+
+    def throughput(self, shape: Shape) -> FloatArray:
+        """tok/s, shape (m, buckets)."""
+        context, streams = _cells(self.workload)
+        tau = _accept_length(self.accept_parameters, shape, context)
+        round_ms = _costs(shape, context, streams) @ self.round_ms
+        return np.asarray(1000.0 * streams * tau / np.maximum(round_ms, 1e-3))
+
+
+def _cells(workload: Workload) -> tuple[FloatArray, FloatArray]:
+    """Context and concurrency of the buckets, each of shape (1, buckets)."""
+    context = np.array([[bucket.context_tokens for bucket in workload.buckets]], dtype=np.float64)
+    streams = np.array([[bucket.concurrency for bucket in workload.buckets]], dtype=np.float64)
+    return context, streams
+
+
+def _accept_length(theta: FloatArray, shape: Shape, context: FloatArray) -> FloatArray:
+    bounded = np.clip(
+        theta, _ACCEPT_MEDIANS - 6 * _ACCEPT_SPREADS, _ACCEPT_MEDIANS + 6 * _ACCEPT_SPREADS
+    )
+    gain, size, power, chain, breadth, hidden, beyond, long, trained = np.exp(bounded)
+    seen = np.minimum(shape.window, context)
+    lost = hidden * np.maximum(0.0, np.log2(np.minimum(context, trained) / seen))
+    lost = lost + beyond * np.maximum(0.0, np.log2(seen / trained))
+    quality = np.exp(-lost - long * np.log2(1.0 + context / 1024.0))
+    by_topk = 1.0 - np.exp(-(shape.topk - 1.0) / breadth) / (1.0 + chain)
+    by_budget = 1.0 - np.exp(-np.minimum((shape.budget / size) ** power, 50.0))
+    return np.asarray(1.0 + gain * quality * by_budget * by_topk)
+
+
+def _costs(shape: Shape, context: FloatArray, streams: FloatArray) -> FloatArray:
+    """What a round spends time on, before coefficients; shape (m, buckets, terms)."""
+    tokens = streams * (shape.budget + 1.0)
+    seen = np.minimum(shape.window, context)
+    terms = (
+        np.ones_like(tokens),  # weights, launches, reductions
+        1.0 - np.exp(-tokens / 100.0),  # experts touched by few tokens
+        1.0 - np.exp(-tokens / 400.0),  # experts touched by many
+        tokens,  # computing or links, from the first token on
+        np.maximum(0.0, tokens - 256.0),  # and past the knee of the roofline
+        np.maximum(0.0, tokens - 1024.0),
+        streams * context,  # the target's cache
+        streams * seen,  # the drafter's cache
+        shape.budget * np.sqrt(streams),  # the tree on the host
+        shape.budget + 0.0 * streams,
+        shape.topk + 0.0 * streams,
+    )
+    return np.stack(np.broadcast_arrays(*terms), axis=-1)
+
+
+def _whitening(size: int) -> FloatArray:
+    """Matrix that makes the noise of `size` buckets of one start white, shape (size, size).
+
+    The noise has covariance bucket^2 I + shared^2 11', whose inverse root is the rank-one change
+    below: what all buckets share is told apart from what separates them.
+    """
+    along = 1.0 / np.sqrt(_BUCKET_SD**2 + size * _SHARED_SD**2)
+    across = 1.0 / _BUCKET_SD
+    return np.asarray(across * np.eye(size) + (along - across) / size)

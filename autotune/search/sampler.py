@@ -1,0 +1,192 @@
+"""The sampler behind `sampler = "auto"`.
+
+`GridGaussianProcessSampler` proposes valid effective points only.  What it proposes is a function
+of the seed, the trial's number and the trials in the storage: a study that was stopped and taken
+up again goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import StudyDirection
+
+from autotune.parameter import ParameterValue, Values
+from autotune.search.acquisition import log_expected_improvement
+from autotune.search.candidates import Candidates, neighbours
+from autotune.search.history import History
+from autotune.search.start import axis_design
+from autotune.search.surrogate import Aggregate, Belief, believe, log_feasible
+from autotune.space import SearchSpace
+from autotune.workload import Workload
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
+
+__all__ = ["GridGaussianProcessSampler"]
+
+_FIXED = "fixed_params"
+_GIVEN_UP = 2  # failures without a verdict after which a point is not proposed again
+_CLIMBED_FROM = 5  # best points whose neighbours join the candidates of a space too large to list
+_EQUAL = 1e-9  # acquisition values that differ by less are a tie, decided by the seed
+
+
+class GridGaussianProcessSampler(BaseSampler):
+    """Expected improvement over listed points, on a round model plus a Gaussian process.
+
+    Args:
+        space: What is tuned; its deployed point is where the search starts.
+        seed: Decides ties and, in spaces too large to list, which points are considered.
+        workload: Buckets of the score; with it, trials that carry `buckets` teach the round model.
+        aggregate: How the score is made of the buckets.
+        start: Different points that are tried before the models decide, whoever proposed them.
+        limit: Most candidates considered at once.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        *,
+        seed: int,
+        workload: Workload | None = None,
+        aggregate: Aggregate = Aggregate.ARITHMETIC,
+        start: int = 6,
+        limit: int = 6500,
+    ) -> None:
+        self.space = space
+        self.seed = seed
+        self.workload = workload
+        self.aggregate = aggregate
+        self._distributions = space.distributions()
+        self._start = axis_design(space)
+        self._least = start
+        listed = space.enumerate(limit, seed=seed)
+        self._complete = space.finite and len(listed) < limit
+        self._listed = Candidates.of(space, [*listed, *self._start])
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """The whole space, always: it does not depend on what earlier trials had."""
+        if set(trial.system_attrs.get(_FIXED, {})) >= set(self.space.names):
+            return {}  # an enqueued trial brings its parameters along
+        return dict(self._distributions)
+
+    def sample_relative(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        search_space: dict[str, BaseDistribution],
+    ) -> dict[str, Any]:
+        """The next point; parameters that an enqueued trial fixes are respected."""
+        if not search_space:
+            return {}
+        history = History.of(
+            study.get_trials(deepcopy=False),
+            self.space,
+            maximize=study.direction is StudyDirection.MAXIMIZE,
+            without=trial.number,
+        )
+        fixed = trial.system_attrs.get(_FIXED, {})
+        return dict(self.propose(history, number=trial.number, fixed=fixed))
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """A parameter that is not one of the space's: drawn at random, by seed and trial."""
+        stream = np.random.SeedSequence(
+            [self.seed, trial.number, zlib.crc32(param_name.encode())]
+        ).generate_state(1)
+        return RandomSampler(seed=int(stream[0])).sample_independent(
+            study, trial, param_name, param_distribution
+        )
+
+    def propose(
+        self, history: History, *, number: int, fixed: Values | None = None
+    ) -> Mapping[str, ParameterValue]:
+        """The point that trial `number` should measure.
+
+        While few points are known: the next of the axis design.  Then the largest expected
+        improvement times the probability of running.  A point that was measured before competes
+        with what a repeat would teach; one that runs now, or failed twice for no known reason,
+        does not compete.
+        """
+        fixed = fixed or {}
+        rng = np.random.default_rng([self.seed, number])
+        known = {outcome.key for outcome in history.outcomes} | set(history.pending)
+        given_up = {key for key, count in history.failures.items() if count >= _GIVEN_UP}
+        for point in self._start if len(known) < self._least else ():
+            key = self.space.key(point)
+            if key in known | given_up or not _agrees(point, fixed):
+                continue
+            if not self._hopeless(history, point):
+                return point
+        candidates = self._candidates(history)
+        allowed = np.array(
+            [
+                key not in history.pending and key not in given_up and _agrees(point, fixed)
+                for key, point in zip(candidates.rows, candidates.points, strict=True)
+            ]
+        )
+        if not allowed.any():  # everything runs already, or what is fixed is not valid
+            allowed = np.array([_agrees(point, fixed) for point in candidates.points])
+        if not allowed.any():
+            return self.space.deployed()
+        belief = self._believe(history, candidates)
+        if belief is None:
+            return candidates.points[int(rng.choice(np.flatnonzero(allowed)))]
+        gain = log_expected_improvement(belief.mean, belief.informed, belief.best)
+        gain = gain + belief.log_feasible
+        gain = np.where(allowed, gain, -np.inf)
+        ties = np.flatnonzero(gain >= gain.max() - _EQUAL)
+        return candidates.points[int(rng.choice(ties))]
+
+    def belief(self, history: History) -> tuple[Candidates, Belief | None]:
+        """What the models say of every candidate; for finalists, reports and stop rules."""
+        candidates = self._candidates(history)
+        return candidates, self._believe(history, candidates)
+
+    def _believe(self, history: History, candidates: Candidates) -> Belief | None:
+        return believe(
+            self.space,
+            history,
+            candidates,
+            workload=self.workload,
+            aggregate=self.aggregate,
+        )
+
+    def _hopeless(self, history: History, point: Values) -> bool:
+        """Whether a start point most likely crashes, given what crashed already."""
+        if all(outcome.feasible for outcome in history.outcomes):
+            return False
+        one = Candidates.of(self.space, [point])
+        return bool(log_feasible(self.space, history, one)[0] < np.log(0.5))
+
+    def _candidates(self, history: History) -> Candidates:
+        """The listed points, all that the history names, and in large spaces their neighbours."""
+        more: list[Values] = [outcome.values for outcome in history.outcomes]
+        more += history.pending.values()
+        if not self._complete:
+            best: Sequence[Values] = [
+                outcome.values
+                for outcome in sorted(history.scored, key=lambda o: -(o.score or 0.0))
+            ][:_CLIMBED_FROM]
+            for point in best:
+                more += neighbours(self.space, point)
+        if all(self.space.key(point) in self._listed.rows for point in more):
+            return self._listed
+        return Candidates.of(self.space, [*self._listed.points, *more])
+
+
+def _agrees(point: Values, fixed: Values) -> bool:
+    return all(point.get(name) == value for name, value in fixed.items())

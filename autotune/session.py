@@ -1,0 +1,89 @@
+"""One host for the length of a study: lease, heartbeat, restore."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from autotune.errors import AutotuneError, LeaseLost, TargetError
+from autotune.hosts import HostPlan
+from autotune.launch import Recipe
+from autotune.supervisors.base import Lease, Original, Supervisor
+
+__all__ = ["HostSession"]
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_MOST_S = 30.0
+
+
+class HostSession:
+    """The driver's hold on one host.
+
+    The heartbeat runs in a thread of its own, so that it never waits for a load.  Leaving the
+    session restores the host, whatever happened.
+    """
+
+    def __init__(
+        self,
+        plan: HostPlan,
+        supervisor: Supervisor,
+        *,
+        lease: Lease,
+        original: Original,
+        recipe: Recipe,
+    ) -> None:
+        self.plan = plan
+        self.lease = lease
+        self.original = original
+        self.recipe = recipe
+        self.lost: AutotuneError | None = None
+        self._supervisor = supervisor
+        self._stopping = threading.Event()
+        self._heart = threading.Thread(
+            target=self._beat_until_stopped, name=f"heartbeat-{plan.host}", daemon=True
+        )
+        self._heart.start()
+
+    @property
+    def host(self) -> str:
+        return self.plan.host
+
+    @property
+    def usable(self) -> bool:
+        return self.lost is None
+
+    def lose(self, reason: AutotuneError) -> None:
+        """Use this host no more; it is restored when the session ends."""
+        if self.lost is None:
+            self.lost = reason
+            log.warning("host %s is lost: %s", self.host, reason)
+
+    def restore(self) -> None:
+        """Put the host back as it was found.
+
+        Raises:
+            TargetError: It cannot be reached (its own timer restores it), or the original could
+                not be proven to be back (RestoreFailed).
+        """
+        self._stopping.set()
+        self._heart.join()
+        self._supervisor.restore(self.lease)
+
+    def _beat_until_stopped(self) -> None:
+        every_s = min(HEARTBEAT_MOST_S, self.lease.restore_after_s / 5)
+        last_s = time.monotonic()
+        while not self._stopping.wait(every_s):
+            try:
+                self._supervisor.beat(self.lease)
+                last_s = time.monotonic()
+            except LeaseLost as error:
+                self.lose(error)
+                return
+            except TargetError as error:
+                silent_s = time.monotonic() - last_s
+                log.warning("no heartbeat to %s for %.0f s: %s", self.host, silent_s, error)
+                if silent_s > self.lease.restore_after_s:
+                    self.lose(LeaseLost(f"{self.host} had no heartbeat for {silent_s:.0f} s"))
+                    return

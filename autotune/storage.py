@@ -1,0 +1,181 @@
+"""Open the database: one URL for Optuna's tables and ours, schema checked before use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+
+from autotune import definitions
+from autotune.errors import ConfigError, SchemaOutOfDate, StorageError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from optuna.storages import RDBStorage
+
+__all__ = [
+    "DEFAULT_URL",
+    "VERSION_TABLE",
+    "connect",
+    "downgrade",
+    "open_engine",
+    "open_optuna",
+    "storage_errors",
+    "storage_url",
+    "upgrade",
+]
+
+VERSION_TABLE = "autotune_alembic_version"
+"""Optuna keeps `alembic_version` in the same database, so ours has its own name."""
+
+DEFAULT_URL = "sqlite:///autotune.db"
+# A reader (dashboard, status) may hold SQLite's lock for a moment; the driver waits this long.
+SQLITE_BUSY_S = 30
+
+
+def storage_url(option: str | None) -> str:
+    """`--storage`, else AUTOTUNE_STORAGE, else `sqlite:///autotune.db` in the working directory.
+
+    Raises:
+        ConfigError: The text is no database URL.
+    """
+    text = option or os.environ.get("AUTOTUNE_STORAGE") or DEFAULT_URL
+    try:
+        url = make_url(text)
+    except ArgumentError as error:
+        raise ConfigError(
+            f"storage {text!r} is not a database URL",
+            hint="for example sqlite:///autotune.db or postgresql+psycopg://user@host/name",
+        ) from error
+    if url.drivername in ("postgresql", "postgres"):
+        url = url.set(drivername="postgresql+psycopg")
+    return url.render_as_string(hide_password=False)
+
+
+@contextmanager
+def storage_errors(url: str) -> Iterator[None]:
+    """Turn SQLAlchemy's errors into StorageError naming the database without its password."""
+    try:
+        yield
+    except DBAPIError as error:
+        cause = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
+        raise StorageError(
+            f"storage {make_url(url).render_as_string()} failed: {cause}",
+            hint="check that the database is running and may be written",
+        ) from error
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise StorageError(
+            f"storage {make_url(url).render_as_string()} needs a driver that is missing: {error}"
+        ) from error
+
+
+def connect(url: str) -> Engine:
+    """An engine on a database, whatever its schema."""
+    if make_url(url).drivername.startswith("sqlite"):
+        engine = sa.create_engine(url, connect_args={"timeout": SQLITE_BUSY_S})
+        sa.event.listen(engine, "connect", _sqlite_foreign_keys)
+        return engine
+    with storage_errors(url):
+        return sa.create_engine(url, pool_pre_ping=True)
+
+
+def open_engine(url: str, *, create: bool) -> Engine:
+    """Connect and check our schema.
+
+    Args:
+        create: Create the tables in a database without them; otherwise that is an error.
+
+    Raises:
+        StorageError: The database cannot be reached.
+        SchemaOutOfDate: Our tables come from another version.
+    """
+    parsed = make_url(url)
+    shown = parsed.render_as_string()
+    file = parsed.database if parsed.drivername.startswith("sqlite") else None
+    if file and not create and not os.path.exists(file):
+        raise StorageError(
+            f"there is no database {file}", hint="give --storage, or run a study first"
+        )
+    engine = connect(url)
+    with storage_errors(url):
+        known = sa.inspect(engine).has_table("autotune_study")
+        if known:
+            _require_head(engine)
+        elif create:
+            upgrade(engine)
+        else:
+            raise StorageError(f"{shown} holds no study of autotune")
+    return engine
+
+
+def upgrade(engine: Engine, revision: str = "head") -> None:
+    """Bring our tables to `revision`; Optuna's are not touched."""
+    from alembic import command
+
+    with engine.begin() as connection:
+        config = _alembic_config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+
+
+def downgrade(engine: Engine, revision: str) -> None:
+    """Take our tables back to `revision` ("base" removes them)."""
+    from alembic import command
+
+    with engine.begin() as connection:
+        config = _alembic_config()
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)
+
+
+def open_optuna(url: str) -> RDBStorage:
+    """Optuna's storage on the same database."""
+    from optuna.exceptions import OptunaError
+    from optuna.storages import RDBStorage
+
+    engine_options = (
+        {"connect_args": {"timeout": SQLITE_BUSY_S}}
+        if url.startswith("sqlite")
+        else {"pool_pre_ping": True}
+    )
+    try:
+        with storage_errors(url):
+            return RDBStorage(url, engine_kwargs=engine_options)
+    except OptunaError as error:
+        raise StorageError(f"Optuna cannot use the storage: {error}") from error
+
+
+def _alembic_config() -> Config:
+    from alembic.config import Config
+
+    for root in definitions.folder_roots("storage"):
+        if (root / "migrations" / "env.py").is_file():
+            config = Config()
+            config.set_main_option("script_location", str(root / "migrations"))
+            return config
+    raise StorageError("the migrations are not installed")
+
+
+def _require_head(engine: Engine) -> None:
+    from alembic.script import ScriptDirectory
+
+    with engine.connect() as connection:
+        row = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).first()
+    current = row[0] if row else None
+    head = ScriptDirectory.from_config(_alembic_config()).get_current_head()
+    if current != head:
+        raise SchemaOutOfDate(
+            f"the tables are at revision {current}, this version needs {head}",
+            hint="run `autotune db upgrade`",
+        )
+
+
+def _sqlite_foreign_keys(connection: object, _: object) -> None:
+    cursor = connection.cursor()  # type: ignore[attr-defined]
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()

@@ -1,0 +1,187 @@
+"""The Optuna study: open or resume, ask, tell.  The only module that writes Optuna's tables.
+
+How an ending is told decides what the sampler learns:
+
+============ ===================================================================================
+complete     COMPLETE with the score ratio
+infeasible   COMPLETE with the worst value seen and the constraint `infeasible` > 0: FAIL would be
+             invisible to samplers, which then go back to the same place
+failed       FAIL, no value: it says nothing about the parameters
+pruned       PRUNED, no value; the buckets that were measured are kept
+============ ===================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import StudyError
+from autotune.space import ParameterValue, SearchSpace, Values
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
+
+__all__ = ["Asked", "TrialStudy"]
+
+RETRY_OF = "retry_of"
+ENQUEUED = "enqueued"
+# The dashboard shows feasibility from this older key only; samplers accept both.
+DASHBOARD_CONSTRAINTS = "constraints"
+# Told for an infeasible trial while nothing better is known: far below any reference (ratio 1).
+NOTHING_SEEN = 0.0
+CONSTRAINT_KEY = "constraints:infeasible"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One trial that was asked for.
+
+    Attributes:
+        values: Effective parameter values.
+        retry_of: Number of the failed trial that this one repeats, None otherwise.
+    """
+
+    number: int
+    values: Mapping[str, ParameterValue]
+    retry_of: int | None
+
+
+class TrialStudy:
+    """One Optuna study with the fixed search space of its definition."""
+
+    def __init__(self, name: str, storage: BaseStorage, *, space: SearchSpace) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._space = space
+        self._distributions = space.distributions()
+        self._storage = storage
+        self._study = optuna.create_study(
+            study_name=name, storage=storage, direction="maximize", load_if_exists=True
+        )
+
+    # -- state ------------------------------------------------------------------------------------
+    def trials(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False)
+
+    def running(self) -> tuple[int, ...]:
+        """Numbers of the trials that nobody has told an end yet."""
+        return tuple(t.number for t in self.trials() if t.state.name == "RUNNING")
+
+    def ended(self) -> int:
+        """Trials with a verdict about their parameters: complete, infeasible or pruned."""
+        return sum(t.state.name in ("COMPLETE", "PRUNED") for t in self.trials())
+
+    # -- ask --------------------------------------------------------------------------------------
+    def use(self, sampler: BaseSampler) -> None:
+        """Suggest by this sampler from now on."""
+        self._study.sampler = sampler
+
+    def enqueue_once(self, points: Iterable[Values]) -> None:
+        """Measure these points before the sampler's own; those already known are left out.
+
+        Once in the life of the study, and after the references, so that trial 0 is a reference.
+        """
+        if self._study.user_attrs.get(ENQUEUED):
+            return
+        for point in points:
+            self._study.enqueue_trial(dict(point), skip_if_exists=True)
+        self._study.set_user_attr(ENQUEUED, True)
+
+    def queue_again(self, number: int) -> None:
+        """Queue the parameters of a failed trial once more."""
+        trial = self._trial(number)
+        self._study.enqueue_trial(dict(trial.params), user_attrs={RETRY_OF: number})
+
+    def ask(self) -> Asked:
+        """The next trial: a queued one, else the sampler's.
+
+        Raises:
+            StudyError: The sampler failed; no trial is left running.
+        """
+        from optuna.exceptions import OptunaError
+        from optuna.trial import TrialState
+
+        before = set(self.running())
+        try:
+            trial = self._study.ask(fixed_distributions=self._distributions)
+        except (OptunaError, ValueError) as error:
+            for number in set(self.running()) - before:
+                self._study.tell(number, state=TrialState.FAIL)
+            raise StudyError(f"the sampler gave no suggestion: {error}") from error
+        values = self._space.effective({name: trial.params[name] for name in self._distributions})
+        retry_of = trial.user_attrs.get(RETRY_OF)
+        return Asked(trial.number, values, None if retry_of is None else int(retry_of))
+
+    def add_reference(self, values: Values, *, host: str) -> Asked:
+        """A running trial for a host's reference: it comes before everything that is queued."""
+        from optuna.trial import TrialState, create_trial
+
+        before = {t.number for t in self.trials()}
+        self._study.add_trial(
+            create_trial(
+                state=TrialState.RUNNING,
+                params=dict(values),
+                distributions=dict(self._distributions),
+                user_attrs={"host": host, "reference": True},
+            )
+        )
+        added = [
+            t.number
+            for t in self.trials()
+            if t.number not in before and t.user_attrs.get("host") == host
+        ]
+        return Asked(added[-1], dict(values), None)
+
+    # -- tell -------------------------------------------------------------------------------------
+    def note(self, number: int, attributes: Mapping[str, Any]) -> None:
+        """Attach attributes to a trial; only possible before it is told."""
+        trial_id = self._trial(number)._trial_id
+        for key, value in attributes.items():
+            self._storage.set_trial_user_attr(trial_id, key, value)
+
+    def tell_complete(self, number: int, ratio: float, *, violated: bool) -> None:
+        """Tell a measured score.
+
+        Raises:
+            StudyError: The value is not a finite positive number.
+        """
+        if not (math.isfinite(ratio) and ratio >= 0):
+            raise StudyError(f"trial {number}: score ratio {ratio} cannot be told")
+        self._constrain(number, 1.0 if violated else -1.0)
+        self._study.tell(number, ratio)
+
+    def tell_infeasible(self, number: int) -> None:
+        """Tell that the parameters cannot run."""
+        seen = [
+            t.value for t in self.trials() if t.state.name == "COMPLETE" and t.value is not None
+        ]
+        self._constrain(number, 1.0)
+        self._study.tell(number, min(seen, default=NOTHING_SEEN))
+
+    def tell_failed(self, number: int) -> None:
+        """Tell an end that says nothing about the parameters."""
+        from optuna.trial import TrialState
+
+        self._study.tell(number, state=TrialState.FAIL)
+
+    def tell_pruned(self, number: int) -> None:
+        """Tell that the rest of the matrix was not worth its time."""
+        from optuna.trial import TrialState
+
+        self._constrain(number, -1.0)
+        self._study.tell(number, state=TrialState.PRUNED)
+
+    # -- inside -----------------------------------------------------------------------------------
+    def _trial(self, number: int) -> FrozenTrial:
+        return next(t for t in self.trials() if t.number == number)
+
+    def _constrain(self, number: int, value: float) -> None:
+        trial_id = self._trial(number)._trial_id
+        self._storage.set_trial_system_attr(trial_id, CONSTRAINT_KEY, value)
+        self._storage.set_trial_system_attr(trial_id, DASHBOARD_CONSTRAINTS, [value])

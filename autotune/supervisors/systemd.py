@@ -1,0 +1,405 @@
+"""A systemd unit on one host, over ssh or on this machine.
+
+The straight walk of a lease::
+
+    original ─ take_lease ─┬─ claim ─ apply ─ stop ─ start ─ follow ... ─┬─ restore
+                           └─ beat, beat, beat ...                      ─┘
+
+What needs root is done by the agent (`autotune.systemd.agent`), which checks lease and claim under
+a lock.  The way back is one service on the host that anybody may trigger: this object, the timer
+when nobody beats any more, `autotune revert`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from autotune.errors import (
+    DropInConflict,
+    HostBusy,
+    LeaseLost,
+    RestoreFailed,
+    TargetError,
+    UnitError,
+)
+from autotune.remote.connector import Connector
+from autotune.supervisors.base import (
+    Identity,
+    Launch,
+    Lease,
+    Listener,
+    Original,
+    Owner,
+    ProcessFacts,
+    Start,
+    Word,
+)
+from autotune.supervisors.guard import boot_id
+from autotune.supervisors.process_lease import describe_owner, owner_here, owner_lives
+from autotune.systemd.agent import Agent, Held, restore_units
+from autotune.systemd.checks import UnitChecks, is_refusal, not_started
+from autotune.systemd.dropin import dropin_path, held_argv, render
+from autotune.systemd.expand import expand
+from autotune.systemd.facts import UnitState
+from autotune.systemd.journal import JournalFollower, parse_entry
+from autotune.systemd.record import UnitRecord
+from autotune.systemd.unit import UnitFacts
+
+__all__ = ["Limits", "SystemdSupervisor"]
+
+_ENDED = ("inactive", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long things on the host may take, seconds.
+
+    Attributes:
+        serve_s: A start of the original until its port listens, on the way back.
+        restore_s: The whole way back, as far as this object waits for it; the host goes on.
+        kill_s: After the SIGKILL that follows a stop that took too long, until nothing is left.
+        start_s: From the start command to the main process (ExecStartPre= included).
+        poll_s: Pause between two looks.
+    """
+
+    serve_s: float = 1800.0
+    restore_s: float = 2100.0
+    kill_s: float = 60.0
+    start_s: float = 120.0
+    poll_s: float = 0.1
+
+
+class SystemdSupervisor:
+    """One unit on one host.
+
+    Args:
+        host: Name for people and records.
+        connector: The way to the host; closed with this object.
+        port: The port that the service serves on, 0 when it serves none.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        connector: Connector,
+        *,
+        unit: str,
+        port: int,
+        limits: Limits = Limits(),
+    ) -> None:
+        self.host = host
+        self.unit = unit if "." in unit else f"{unit}.service"
+        self._connector = connector
+        self._port = port
+        self._limits = limits
+        self._reached: tuple[Agent, UnitFacts] | None = None
+        self._record: tuple[str, UnitRecord] | None = None
+        self._claimed: tuple[str, str] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._reached is not None and self._agent.installed:
+            # The agent alone changes nothing; a host that cannot be reached keeps it until reboot.
+            with suppress(TargetError):
+                self._agent.leave()
+        self._connector.close()
+
+    # -- facts ------------------------------------------------------------------------------------
+
+    def original(self) -> Original:
+        self._facts.require_version()
+        state = self._facts.state()
+        held = self._agent.holder()
+        if held is not None and _is_dead_here(held.owner):
+            # What `take_lease` will go back to before it takes the lease.
+            return UnitRecord.from_json(held.record).original
+        self._checks.require_tunable(state)
+        self._checks.require_free_of_ours()
+        command = self._checks.one_command()
+        process = self._facts.process(state.main_pid) if state.main_pid else None
+        return Original(
+            launch=Launch(tuple(Word(text) for text in command.argv)),
+            live_argv=process.argv if process else (),
+            live_environ=process.environ if process else {},
+            active=state.active_state in ("active", "reloading"),
+            enabled=state.unit_file_state,
+            files=self._facts.files(),
+            fragment=self._facts.cat(),
+            taken_at_s=time.time(),
+        )
+
+    def identity(self) -> Identity:
+        return self._facts.state().identity()
+
+    def process(self, pid: int) -> ProcessFacts | None:
+        return self._facts.process(pid)
+
+    def expected_argv(self, launch: Launch, process: ProcessFacts | None) -> tuple[str, ...]:
+        """What systemd makes of the words: variables replaced where the command expands them."""
+        expands = self._checks.one_command().expands
+        held = held_argv(launch, expands=expands)
+        return expand(held, process.environ if process else {}) if expands else held
+
+    def listener(self, port: int) -> Listener | None:
+        return self._facts.listener(port)
+
+    def follow(self, start: Start) -> JournalFollower:
+        return JournalFollower(
+            lambda cursor: self._agent.follow(start.invocation_id, cursor),
+            invocation_id=start.invocation_id,
+            cursor=start.cursor,
+        )
+
+    def holder(self) -> Owner | None:
+        held = self._agent.holder()
+        return held.owner if held is not None else None
+
+    # -- lease ------------------------------------------------------------------------------------
+
+    def take_lease(self, owner: Owner, original: Original, *, restore_after_s: float) -> Lease:
+        held = self._agent.holder()
+        if held is not None:
+            if not _is_dead_here(held.owner):
+                raise self._busy(held)
+            self._go_back(held.lease_id)
+        command = self._checks.one_command()
+        if command.argv != original.launch.texts():
+            raise DropInConflict(f"{self.host}: {self.unit} has changed since it was looked at")
+        record = UnitRecord(original, command, self._listen_mode())
+        lease = Lease(uuid.uuid4().hex, self.host, owner, restore_after_s)
+        cmdline = b"".join(
+            word.encode(errors="surrogateescape") + b"\0" for word in original.live_argv
+        )
+        facts = {
+            "active": "1" if original.active else "0",
+            "invocation": self._facts.state().invocation_id,
+            "cmdline": hashlib.sha256(cmdline).hexdigest(),
+            "listen": record.listen,
+            "port": str(self._port),
+            "wait": str(round(self._limits.serve_s)),
+            "after": f"{restore_after_s:g}",
+        }
+        now_held = self._agent.acquire(lease.id, facts, owner, record.to_json())
+        if now_held is not None:
+            raise self._busy(now_held)
+        self._record = (lease.id, record)
+        return lease
+
+    def beat(self, lease: Lease) -> None:
+        self._agent.call("beat", lease=lease.id)
+
+    @contextmanager
+    def claim(self, lease: Lease, claim_id: str) -> Iterator[None]:
+        self._agent.call("claim", lease=lease.id, claim=claim_id)
+        before, self._claimed = self._claimed, (lease.id, claim_id)
+        try:
+            yield
+        finally:
+            self._claimed = before
+
+    # -- changes ----------------------------------------------------------------------------------
+
+    def apply(self, launch: Launch) -> None:
+        lease_id, claim_id = self._require_claim()
+        self._agent.call("guard", lease=lease_id, claim=claim_id)
+        record = self._known_record(lease_id)
+        self._checks.require_same_files(record.original)
+        text = render(launch, record.command)
+        self._agent.call("apply", lease=lease_id, claim=claim_id, payload=text.encode())
+        try:
+            self._checks.require_held(launch, record.command)
+        except DropInConflict:
+            self._agent.call("unapply", lease=lease_id, claim=claim_id)
+            raise
+
+    def stop(self, *, timeout_s: float) -> None:
+        lease_id, claim_id = self._require_claim()
+        ends_at = time.monotonic() + timeout_s
+        group = self._facts.state().control_group
+        self._agent.call("stop", lease=lease_id, claim=claim_id)
+        killed = False
+        while left := self._left(group):
+            if time.monotonic() >= ends_at:
+                if killed or self._facts.state().active_state in _ENDED:
+                    raise HostBusy(f"{self.host}: the stop left {left}")
+                # Our limit is shorter than the unit's TimeoutStopSec=.
+                self._agent.call("kill", lease=lease_id, claim=claim_id)
+                killed, ends_at = True, time.monotonic() + self._limits.kill_s
+            time.sleep(self._limits.poll_s)
+
+    def start(self) -> Start:
+        lease_id, claim_id = self._require_claim()
+        self._agent.call("guard", lease=lease_id, claim=claim_id)
+        if taken := self._facts.listener(self._port) if self._port else None:
+            raise HostBusy(f"{self.host}: port {self._port} is held by {taken.description}")
+        answer = self._agent.call("start", lease=lease_id, claim=claim_id).decode()
+        before, uptime, cursor = (answer.split("\n") + [""] * 3)[:3]
+        ends_at = time.monotonic() + self._limits.start_s
+        while True:
+            state = self._facts.state()
+            new = bool(state.invocation_id) and state.invocation_id != before
+            if new and state.last_pid and not (state.n_restarts or is_refusal(state)):
+                return Start(
+                    invocation_id=state.invocation_id,
+                    main_pid=state.main_pid or state.last_pid,
+                    requested_at_s=float(uptime),
+                    n_restarts=state.n_restarts,
+                    cursor=cursor,
+                )
+            if state.active_state == "failed" or state.n_restarts:
+                raise not_started(f"{self.host}: {self.unit}", state, self._tail(state, cursor))
+            if time.monotonic() >= ends_at:
+                raise UnitError(
+                    f"{self.host}: {self.unit} has no main process {self._limits.start_s:g} s after"
+                    f" its start (it is {state.active_state}/{state.sub_state})"
+                )
+            time.sleep(self._limits.poll_s)
+
+    # -- the way back -----------------------------------------------------------------------------
+
+    def restore(self, lease: Lease) -> None:
+        held = self._agent.holder()
+        if held is not None and held.lease_id != lease.id:
+            return  # a lease is freed only by the way back, so this one has been there
+        if held is not None:
+            self._record = (lease.id, UnitRecord.from_json(held.record))
+        self._go_back(lease.id)
+        if self._record is not None and self._record[0] == lease.id:
+            self._checks.prove_back(self._record[1])
+        elif self._checks.has_ours():
+            raise RestoreFailed(f"{self.host}: {dropin_path(self.unit)} is there without a lease")
+        self._agent.leave()
+
+    def revert(self) -> Owner | None:
+        """Put the service back whoever holds the lease; who held it, None when nobody did.
+
+        Raises:
+            RestoreFailed: The original cannot be proven to be back.
+        """
+        held = self._agent.holder()
+        if held is not None:
+            record = UnitRecord.from_json(held.record)
+            self._go_back("any")
+            self._checks.prove_back(record)
+        elif self._checks.has_ours():
+            raise RestoreFailed(
+                f"{self.host}: {dropin_path(self.unit)} is there without a lease",
+                hint=f"remove it, `systemctl daemon-reload`, `systemctl restart {self.unit}`",
+            )
+        self._agent.leave()
+        return held.owner if held is not None else None
+
+    # -- parts ------------------------------------------------------------------------------------
+
+    @property
+    def _agent(self) -> Agent:
+        return self._reach()[0]
+
+    @property
+    def _facts(self) -> UnitFacts:
+        return self._reach()[1]
+
+    @property
+    def _checks(self) -> UnitChecks:
+        return UnitChecks(self._facts, host=self.host, unit=self.unit, port=self._port)
+
+    def _reach(self) -> tuple[Agent, UnitFacts]:
+        if self._reached is None:
+            user = self._connector.run(["id", "-un"]).checked().text.strip()
+            is_root = self._connector.run(["id", "-u"]).checked().text.strip() == "0"
+            agent = Agent(self._connector, unit=self.unit, user="" if is_root else user)
+            self._reached = (agent, UnitFacts(self._connector, agent, self.unit))
+        return self._reached
+
+    def _listen_mode(self) -> str:
+        listener = self._facts.listener(self._port) if self._port else None
+        return "cgroup" if listener is None or listener.belongs else "any"
+
+    def _busy(self, held: Held) -> HostBusy:
+        doing = "is being restored from" if held.restoring else "is held by"
+        return HostBusy(
+            f"{self.host}: {self.unit} {doing} {describe_owner(held.owner)}",
+            hint="`autotune revert` ends a lease whose tuner is gone",
+        )
+
+    def _require_claim(self) -> tuple[str, str]:
+        if self._claimed is None:
+            raise LeaseLost(f"{self.host}: a change needs a claim of the lease")
+        return self._claimed
+
+    def _known_record(self, lease_id: str) -> UnitRecord:
+        if self._record is not None and self._record[0] == lease_id:
+            return self._record[1]
+        held = self._agent.holder()
+        if held is None or held.lease_id != lease_id:
+            raise LeaseLost(f"{self.host}: the lease is gone")
+        record = UnitRecord.from_json(held.record)
+        self._record = (lease_id, record)
+        return record
+
+    def _left(self, group: str) -> str:
+        """What is left of a service that was told to stop, "" when nothing is."""
+        state = self._facts.state()
+        if state.active_state not in _ENDED:
+            return f"{self.unit} in state {state.active_state}/{state.sub_state}"
+        processes = self._facts.left(state.control_group or group)
+        if processes:
+            return processes
+        listener = self._facts.listener(self._port) if self._port else None
+        return f"a listener on port {self._port}: {listener.description}" if listener else ""
+
+    def _tail(self, state: UnitState, cursor: str) -> tuple[str, ...]:
+        entries = self._agent.tail(state.invocation_id, cursor, lines=50)
+        parsed = (parse_entry(raw, invocation_id=state.invocation_id) for raw in entries)
+        return tuple(
+            line.text
+            for entry in parsed
+            if entry is not None and entry.cursor != cursor
+            for line in entry.lines
+        )
+
+    def _go_back(self, lease_id: str) -> None:
+        """Trigger the host's own restore and wait until the lease is free."""
+        service, _ = restore_units(self.unit)
+        ends_at = time.monotonic() + self._limits.restore_s
+        while (held := self._agent.holder(install=False)) is not None:
+            if time.monotonic() >= ends_at:
+                raise RestoreFailed(
+                    f"{self.host}: {self.unit} is not back after {self._limits.restore_s:g} s: "
+                    f"{held.failure or 'it does not serve yet'}",
+                    hint="the host goes on trying by itself",
+                )
+            if self._facts.service_state(service) in _ENDED:
+                with suppress(LeaseLost):  # it was freed since we looked
+                    self._agent.call("release", lease=lease_id)
+            time.sleep(self._limits.poll_s)
+        self._wait(lambda: self._facts.service_state(service) in _ENDED, ends_at)
+
+    def _wait(self, done: Callable[[], bool], ends_at: float) -> None:
+        while not done():
+            if time.monotonic() >= ends_at:
+                raise RestoreFailed(f"{self.host}: the restore service does not end")
+            time.sleep(self._limits.poll_s)
+
+
+def _is_dead_here(owner: Owner) -> bool:
+    """Whether the owner was a process of this machine, in this boot, that has ended.  Of another
+    machine, even one of the same name, nothing is known."""
+    here = owner_here(owner.study)
+    if (owner.machine, owner.boot_id) != (here.machine, boot_id()):
+        return False
+    return not owner_lives(owner)

@@ -1,0 +1,110 @@
+"""The drop-in that makes one command line the next start's: its text and what it must give.
+
+Quoting rules (systemd.service(5) "Command lines", systemd.syntax(7) "Quoting", systemd.unit(5)
+"Specifiers"): a word in double quotes with C escapes is taken whole; `%` begins a specifier and is
+doubled; `$` begins a variable and is doubled only in words that we write, because an inherited word
+must go on meaning what it meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from autotune.errors import UnitRefused
+from autotune.supervisors.base import Launch
+from autotune.systemd.facts import ExecCommand
+
+__all__ = ["DROPIN_NAME", "dropin_path", "held_argv", "mask_path", "quote", "render"]
+
+DROPIN_NAME = "zzzz-autotune.conf"
+"""Drop-ins are read in the order of their file names, whatever their folder: ours is last."""
+
+HEADER = """\
+# Written by autotune for the trial that runs now. It goes away by itself: when the tuner ends,
+# when it is silent for too long, and at every reboot. `autotune revert` takes it away at once.
+"""
+
+_SIGNS = {
+    "ignore-failure": "-",
+    "no-env-expand": ":",
+    "privileged": "+",
+    "no-setuid": "!",
+    "ambient": "!!",
+}
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def dropin_path(unit: str) -> str:
+    """Where our drop-in lies: forgotten by a reboot."""
+    return f"/run/systemd/system/{unit}.d/{DROPIN_NAME}"
+
+
+def mask_path(unit: str) -> str:
+    """A file there would hide our drop-in."""
+    return f"/etc/systemd/system/{unit}.d/{DROPIN_NAME}"
+
+
+def quote(text: str) -> str:
+    """One word for a unit file, `%` doubled and everything else literal.
+
+    Raises:
+        UnitRefused: It holds a NUL or bytes that are not UTF-8, which a unit file cannot carry.
+    """
+    pieces: list[str] = []
+    for character in text.replace("%", "%%"):
+        if character == "\0" or "\ud800" <= character <= "\udfff":
+            raise UnitRefused(
+                f"the word {text!r} cannot be written into a unit file",
+                hint="only UTF-8 text without NUL can be an argument of a unit",
+            )
+        if character in _ESCAPES:
+            pieces.append(_ESCAPES[character])
+        elif ord(character) < 0x20 or ord(character) == 0x7F:
+            pieces.append(f"\\x{ord(character):02x}")
+        else:
+            pieces.append(character)
+    return '"' + "".join(pieces) + '"'
+
+
+def held_argv(launch: Launch, *, expands: bool) -> tuple[str, ...]:
+    """The words that systemd must hold (over D-Bus) once it has read the drop-in.
+
+    Args:
+        expands: Whether systemd replaces variables in this command; then `$` of ours is doubled.
+    """
+    return tuple(
+        word.text.replace("$", "$$") if word.ours and expands else word.text for word in launch.argv
+    )
+
+
+def render(launch: Launch, command: ExecCommand) -> str:
+    """Text of the drop-in.
+
+    Args:
+        command: The unit's own command: its program and its prefixes are kept.
+
+    Raises:
+        UnitRefused: A word or a variable cannot be written into a unit file.
+    """
+    words = held_argv(launch, expands=command.expands)
+    if not words:
+        raise UnitRefused("a command line needs at least one word")
+    kept = words[0] == command.argv[0]
+    path = command.path if kept else words[0]
+    signs = "".join(sign for flag, sign in _SIGNS.items() if flag in command.flags)
+    if path != words[0]:
+        signs += "@"
+        words = (path, *words)
+    line = "ExecStart=" + signs + " ".join(quote(word) for word in words)
+    return HEADER + "[Service]\nExecStart=\n" + line + "\n" + _environment(launch.environment)
+
+
+def _environment(variables: Mapping[str, str]) -> str:
+    lines = []
+    for name, value in sorted(variables.items()):
+        if not _VARIABLE.fullmatch(name):
+            raise UnitRefused(f"{name!r} is no name of an environment variable")
+        lines.append("Environment=" + quote(f"{name}={value}") + "\n")
+    return "".join(lines)

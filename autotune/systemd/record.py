@@ -1,0 +1,74 @@
+"""What is written down of a unit before the first change, on the host and for other processes.
+
+The environment of the running process is left out: it may hold secrets and is not needed to go
+back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.errors import UnitError
+from autotune.supervisors.base import Launch, Original, Word
+from autotune.systemd.facts import ExecCommand
+
+__all__ = ["UnitRecord"]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRecord:
+    """A unit as it was found.
+
+    Attributes:
+        command: Its one command, with program and prefixes.
+        listen: `cgroup` when the listener belonged to the unit's own processes, `any` when it was
+            another's (a container engine's), which the way back then accepts too.
+    """
+
+    original: Original
+    command: ExecCommand
+    listen: str
+
+    def to_json(self) -> dict[str, Any]:
+        """For the host's lease folder."""
+        original = self.original
+        return {
+            "argv": [[word.text, word.ours] for word in original.launch.argv],
+            "live_argv": list(original.live_argv),
+            "active": original.active,
+            "enabled": original.enabled,
+            "files": dict(original.files),
+            "fragment": original.fragment,
+            "taken_at_s": original.taken_at_s,
+            "path": self.command.path,
+            "exec_argv": list(self.command.argv),
+            "flags": sorted(self.command.flags),
+            "listen": self.listen,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> UnitRecord:
+        """From the host's lease folder.
+
+        Raises:
+            UnitError: Another program wrote it.
+        """
+        try:
+            original = Original(
+                launch=Launch(tuple(Word(text, ours) for text, ours in stored["argv"])),
+                live_argv=tuple(stored["live_argv"]),
+                live_environ={},
+                active=stored["active"],
+                enabled=stored["enabled"],
+                files=dict(stored["files"]),
+                fragment=stored["fragment"],
+                taken_at_s=stored["taken_at_s"],
+            )
+            command = ExecCommand(
+                stored["path"], tuple(stored["exec_argv"]), frozenset(stored["flags"])
+            )
+            return cls(original, command, stored["listen"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnitError(f"the record on the host cannot be read: {error!r}") from error

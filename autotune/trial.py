@@ -1,0 +1,269 @@
+"""One trial, straight through: apply, start, prove, measure.
+
+`run_trial` is the walk.  `execute` runs it and turns whatever ended it into a `StartRecord`; the
+decision whose fault an error is lies in the error's class alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from autotune import proof
+from autotune.answers import Answers, corruption
+from autotune.benchmark.measure import MeasureSettings
+from autotune.errors import AutotuneError, OutputCorrupted, SettingsNotApplied, TrialError
+from autotune.hosts import HostPlan
+from autotune.measurement import (
+    BucketMeasurement,
+    CodingResult,
+    Ending,
+    Evidence,
+    FailureRecord,
+    StartRecord,
+)
+from autotune.proof import Nonce, ParameterIntent
+from autotune.pruning import PruneRule
+from autotune.readiness import Watch
+from autotune.sglang.server import Generation, ServerInfo
+from autotune.supervisors.base import Launch, Lease, Start, Supervisor
+from autotune.workload import Bucket
+
+__all__ = [
+    "Bench",
+    "Engine",
+    "Notes",
+    "Phase",
+    "Pruned",
+    "Tools",
+    "TrialSpec",
+    "execute",
+    "run_trial",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSpec:
+    """One start to be made and measured; plain values, resolved by the driver.
+
+    Attributes:
+        claim_id: Unique to this start; the host refuses changes under an older one.
+        buckets: In the order in which they are measured.
+        answers: Prompts whose text is judged, and the reference's answers to them.
+    """
+
+    study: str
+    number: int
+    claim_id: str
+    plan: HostPlan
+    lease: Lease
+    launch: Launch
+    intents: tuple[ParameterIntent, ...]
+    nonce: Nonce
+    buckets: tuple[Bucket, ...]
+    measure: MeasureSettings
+    answers: Answers
+    prompts_seed: str
+    prune: PruneRule | None = None
+
+    @property
+    def tuned_flags(self) -> tuple[str, ...]:
+        return tuple(f for i in self.intents for f in (i.flag, *i.aliases) if f)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What a start is doing, for the live view.
+
+    Attributes:
+        progress: 0..1 where it is known.
+    """
+
+    name: str
+    progress: float | None = None
+    detail: str = ""
+
+
+class Engine(Protocol):
+    """The server's own answers; see `autotune.sglang.server`."""
+
+    def server_info(self) -> ServerInfo: ...
+    def generate(self, text: str, *, max_new_tokens: int) -> Generation: ...
+
+
+class Bench(Protocol):
+    """The load generator; see `autotune.benchmark.measure`."""
+
+    def warm_up(self) -> None: ...
+    def measure(self, bucket: Bucket) -> BucketMeasurement: ...
+    def answer(self, answers: Answers) -> Mapping[str, str]: ...
+    def code(self, answers: Answers) -> CodingResult: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The effects of a trial; tests swap them one by one."""
+
+    supervisor: Supervisor
+    open_engine: Callable[[TrialSpec], AbstractContextManager[Engine]]
+    open_bench: Callable[[TrialSpec], AbstractContextManager[Bench]]
+
+
+class Pruned(Exception):
+    """The rest of the matrix cannot change the outcome."""
+
+
+@dataclass
+class Notes:
+    """What a start has given so far; whatever ends it, this much is kept.
+
+    Attributes:
+        on_phase, on_bucket: Called at once in the process that runs the trial.
+    """
+
+    on_phase: Callable[[Phase], None] = lambda phase: None
+    on_bucket: Callable[[BucketMeasurement], None] = lambda bucket: None
+    record: StartRecord = field(
+        default_factory=lambda: StartRecord(Ending.COMPLETE, started_at_s=time.time())
+    )
+    log_tail: tuple[str, ...] = ()
+
+    def keep(self, **changes: object) -> None:
+        self.record = replace(self.record, **changes)  # type: ignore[arg-type]
+
+    def proved(self, links: tuple[Evidence, ...]) -> None:
+        """Keep links, then stop at the first broken one."""
+        self.keep(proof=(*self.record.proof, *links))
+        proof.require(links)
+
+    def measured(self, bucket: BucketMeasurement) -> None:
+        self.keep(buckets=(*self.record.buckets, bucket))
+        self.on_bucket(bucket)
+
+    @contextmanager
+    def timed(self, column: str, phase: str) -> Iterator[None]:
+        """Announce a phase and add its duration to a column of the record."""
+        self.on_phase(Phase(phase))
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.keep(**{column: getattr(self.record, column) + time.monotonic() - begun})
+
+
+def run_trial(spec: TrialSpec, tools: Tools, notes: Notes) -> None:
+    """Make one start of `spec`, prove it, measure it; everything learned goes to `notes`."""
+    supervisor = tools.supervisor
+    with supervisor.claim(spec.lease, spec.claim_id), ExitStack() as open_:
+        previous = supervisor.identity().invocation_id
+        supervisor.apply(spec.launch)
+        with notes.timed("stop_s", "stop"):
+            supervisor.stop(timeout_s=spec.plan.stop_timeout_s)
+        with notes.timed("load_s", "load"):
+            start = supervisor.start()
+            notes.keep(invocation_id=start.invocation_id)
+            follower = open_.enter_context(supervisor.follow(start))
+            watch = Watch(
+                supervisor,
+                start,
+                follower,
+                tuned_flags=spec.tuned_flags,
+                secrets=spec.plan.secrets,
+            )
+            watch.wait_ready(
+                timeout_s=spec.plan.load_timeout_s,
+                progress=lambda phase, share: notes.on_phase(Phase("load", share, phase)),
+            )
+        with notes.timed("measure_s", "proof"), explained(watch):
+            engine = open_.enter_context(tools.open_engine(spec))
+            notes.proved(process_links(spec, supervisor, previous, start))
+            notes.proved(engine_links(spec, engine, watch))
+            bench = open_.enter_context(tools.open_bench(spec))
+            bench.warm_up()
+            notes.on_phase(Phase("lossless"))
+            notes.keep(texts=bench.answer(spec.answers))
+            if garbage := corruption(spec.answers, notes.record.texts):
+                raise OutputCorrupted(garbage)
+            for bucket in spec.buckets:
+                notes.on_phase(Phase("bucket", detail=bucket.key))
+                notes.measured(bench.measure(bucket))
+                watch.require_same()
+                notes.proved((proof.generation_link(spec.nonce, ask(engine)),))
+                if spec.prune is not None and spec.prune.hopeless(notes.record.buckets):
+                    raise Pruned
+            notes.on_phase(Phase("coding"))
+            notes.keep(coding=bench.code(spec.answers))
+            watch.require_same()
+
+
+def process_links(
+    spec: TrialSpec, supervisor: Supervisor, previous: str, start: Start
+) -> tuple[Evidence, ...]:
+    """Links 1 to 4: what supervisor and kernel say about this start."""
+    identity = supervisor.identity()
+    process = supervisor.process(identity.main_pid)
+    return (
+        proof.invocation_link(previous, start, identity),
+        proof.process_link(start, identity, process),
+        proof.argv_link(supervisor.expected_argv(spec.launch, process), process),
+        *((proof.environ_link(spec.launch, process),) if spec.launch.environment else ()),
+        proof.listener_link(spec.plan.port, supervisor.listener(spec.plan.port)),
+    )
+
+
+def engine_links(spec: TrialSpec, engine: Engine, watch: Watch) -> tuple[Evidence, ...]:
+    """Links 4 to 7: what the engine says about itself, in its log and in its answers."""
+    info = engine.server_info()
+    return (
+        proof.bound_link(watch.log),
+        proof.nonce_link(spec.nonce, watch.log, info),
+        *proof.parameter_links(spec.intents, watch.log, info),
+        proof.generation_link(spec.nonce, ask(engine)),
+    )
+
+
+def ask(engine: Engine) -> Generation:
+    """One real, non-streaming generation: streams do not carry the nonce."""
+    return engine.generate("def add(a, b):", max_new_tokens=8)
+
+
+@contextmanager
+def explained(watch: Watch) -> Iterator[None]:
+    """While the server is measured, its death is the reason of any error that is not a verdict."""
+    try:
+        yield
+    except (TrialError, SettingsNotApplied):
+        raise
+    except AutotuneError as error:
+        reason = watch.explain(error)
+        if reason is error:
+            raise
+        raise reason from error
+
+
+def ending_of(error: AutotuneError) -> Ending:
+    """Whose fault: the parameters' is infeasible, the machine's and nobody's is failed."""
+    return Ending.INFEASIBLE if isinstance(error, TrialError) else Ending.FAILED
+
+
+def execute(spec: TrialSpec, tools: Tools, notes: Notes) -> StartRecord:
+    """Run one trial to its end, whatever that is, and return everything it gave."""
+    try:
+        run_trial(spec, tools, notes)
+    except Pruned:
+        notes.keep(ending=Ending.PRUNED)
+    except AutotuneError as error:
+        notes.keep(
+            ending=ending_of(error),
+            failure=FailureRecord(
+                kind=type(error).__name__,
+                message=str(error),
+                link=error.link if isinstance(error, SettingsNotApplied) else "",
+                log_tail=error.log_tail if isinstance(error, TrialError) else (),
+            ),
+        )
+    notes.keep(ended_at_s=time.time())
+    return notes.record

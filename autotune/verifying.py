@@ -1,0 +1,128 @@
+"""Intended against real, side by side: what the unit says, what runs, what the engine reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from autotune.errors import AutotuneError, TargetError
+from autotune.hosts import HostPlan
+from autotune.sglang.flags import get_flag
+from autotune.sglang.server import MISSING, ServerInfo, SglangServer, setting
+from autotune.space import Parameter
+from autotune.supervisors.base import Supervisor, Word
+
+__all__ = ["Comparison", "compare", "verify_host"]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One thing that must be the same wherever it can be seen.
+
+    Attributes:
+        intended: By the definition of the service.
+        process: By the kernel; None where it does not apply.
+        engine: By the server's own answer; None where it does not apply.
+    """
+
+    host: str
+    what: str
+    intended: str
+    process: str | None
+    engine: str | None
+    ok: bool
+
+
+def verify_host(
+    plan: HostPlan, supervisor: Supervisor, parameters: Iterable[Parameter]
+) -> list[Comparison]:
+    """Compare what one host is meant to run with what it runs; nothing is changed.
+
+    Raises:
+        TargetError: The host or the unit cannot be read.
+    """
+    original = supervisor.original()
+    identity = supervisor.identity()
+    process = supervisor.process(identity.main_pid) if identity.main_pid else None
+    rows = [
+        Comparison(
+            plan.host,
+            "service",
+            "active",
+            f"{identity.active_state}, process {identity.main_pid or 'none'}",
+            None,
+            process is not None,
+        )
+    ]
+    if process is None:
+        return rows
+    wanted = supervisor.expected_argv(original.launch, process)
+    shebang = len(process.argv) > len(wanted) > 1 and process.argv[-len(wanted) :] == wanted
+    rows.append(
+        Comparison(
+            plan.host,
+            "command line",
+            f"{len(wanted)} words of the unit",
+            "the same" if process.argv == wanted or shebang else _first_difference(wanted, process.argv),
+            None,
+            process.argv == wanted or shebang,
+        )
+    )
+    listener = supervisor.listener(plan.port)
+    rows.append(
+        Comparison(
+            plan.host,
+            f"port {plan.port}",
+            "held by the service",
+            listener.description if listener else "nobody listens",
+            None,
+            listener is not None and listener.belongs,
+        )
+    )
+    info, reason = _ask(plan)
+    for parameter in parameters:
+        rows.append(compare(plan.host, parameter, wanted, process.argv, info, reason))
+    return rows
+
+
+def compare(
+    host: str,
+    parameter: Parameter,
+    intended: tuple[str, ...],
+    running: tuple[str, ...],
+    info: ServerInfo | None,
+    reason: str,
+) -> Comparison:
+    """One tuned setting in the unit, in the process and in the engine."""
+    unit = _flag(intended, parameter)
+    real = _flag(running, parameter)
+    if info is None:
+        return Comparison(host, parameter.name, unit, real, reason, ok=False)
+    key, *others = (parameter.flag, *parameter.aliases)
+    reported = setting(info, key, tuple(others))
+    shown = "not reported" if reported is MISSING else "none" if reported is None else str(reported)
+    return Comparison(
+        host, parameter.name, unit, real, shown, ok=unit == real and shown in (unit, "not reported")
+    )
+
+
+def _flag(words: tuple[str, ...], parameter: Parameter) -> str:
+    found = get_flag(tuple(Word(w) for w in words), parameter.flag, parameter.aliases)
+    return "none" if found is None else found
+
+
+def _first_difference(wanted: tuple[str, ...], seen: tuple[str, ...]) -> str:
+    for one, other in zip(wanted, seen, strict=False):
+        if one != other:
+            return f"{other!r} instead of {one!r}"
+    return f"{len(seen)} words"
+
+
+def _ask(plan: HostPlan) -> tuple[ServerInfo | None, str]:
+    try:
+        with SglangServer(
+            plan.base_url, api_key=plan.api_key, admin_api_key=plan.admin_api_key
+        ) as server:
+            return server.server_info(), ""
+    except (TargetError, AutotuneError) as error:
+        return None, f"no answer: {error.message}"

@@ -1,0 +1,153 @@
+"""Stored studies as plain JSON values: what `--json` prints.  Documented in docs/json.md."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from autotune.measurement import BucketMeasurement
+from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
+
+__all__ = ["best_trial", "main_start", "status_view", "trial_view", "trial_views"]
+
+
+def trial_views(study: StoredStudy) -> list[dict[str, Any]]:
+    """One object for each trial, in the order of their numbers."""
+    return [trial_view(trial) for trial in study.trials]
+
+
+def main_start(trial: StoredTrial) -> StoredStart | None:
+    """The start that the trial was made for; repeats and final rounds are not it."""
+    return trial.starts[0] if trial.starts else None
+
+
+def trial_view(trial: StoredTrial) -> dict[str, Any]:
+    """One trial; null where nothing was measured."""
+    start = main_start(trial)
+    record = start.record if start else None
+    score = start.score if start else None
+    coding = record.coding if record else None
+    failure = record.failure if record else None
+    if failure is None and start is not None and start.violations:
+        kind, message = "LimitViolated", "; ".join(start.violations)
+    else:
+        kind, message = (failure.kind, failure.message) if failure else ("", "")
+    return {
+        "number": trial.number,
+        "state": trial.state,
+        "parameters": dict(trial.parameters),
+        "reference": trial.reference,
+        "score": _number(score.value) if score else None,
+        "score_interval": [score.interval.low, score.interval.high] if score else None,
+        "score_ratio": _number(score.ratio) if score else None,
+        "host": start.host if start else None,
+        "buckets": [bucket_view(bucket) for bucket in start.buckets] if start else [],
+        "proof": [
+            {"link": e.link, "wanted": e.wanted, "seen": e.seen, "ok": e.ok, "at": e.at_s}
+            for e in (record.proof if record else ())
+        ],
+        "coding": {
+            "passed": coding.passed,
+            "failed": coding.failed,
+            "outcomes": dict(coding.outcomes),
+        }
+        if coding
+        else None,
+        "failure": {
+            "kind": kind,
+            "message": message,
+            "link": failure.link if failure else "",
+            "log_tail": list(failure.log_tail) if failure else [],
+        }
+        if kind
+        else None,
+        "retry_of": trial.retry_of,
+        "invocation_id": record.invocation_id if record else None,
+        "started_at": start.started_at_s if start else None,
+        "stop_s": record.stop_s if record else None,
+        "load_s": record.load_s if record else None,
+        "measure_s": record.measure_s if record else None,
+        "repeats": [
+            {
+                "role": str(again.role),
+                "round": again.round,
+                "host": again.host,
+                "score": again.score.value if again.score else None,
+                "score_ratio": again.score.ratio if again.score else None,
+                "failure": again.record.failure.message
+                if again.record and again.record.failure
+                else None,
+                "proof_ok": bool(again.record and all(e.ok for e in again.record.proof)),
+            }
+            for again in trial.starts[1:]
+        ],
+    }
+
+
+def bucket_view(bucket: BucketMeasurement) -> dict[str, Any]:
+    """One bucket of one start."""
+    return {
+        "context_tokens": bucket.context_tokens,
+        "concurrency": bucket.concurrency,
+        "weight": bucket.weight,
+        "output_tok_per_s": _number(bucket.output_tok_per_s),
+        "interval": [_number(bucket.interval.low), _number(bucket.interval.high)],
+        "accept_length": bucket.accept_length,
+        "ttft_ms": _number(bucket.ttft_ms),
+        "tpot_ms": _number(bucket.tpot_ms),
+        "valid": bucket.valid,
+        "marks": [str(mark) for mark in bucket.marks],
+        "reason": bucket.reason,
+    }
+
+
+def best_trial(study: StoredStudy) -> StoredTrial | None:
+    """The complete trial with the highest observed score ratio, references left out.
+
+    For orientation only: the best observed score overstates the truth, so it is never the result.
+    """
+    scored = [
+        (start.score.ratio, trial)
+        for trial in study.trials
+        if trial.state == "complete"
+        and not trial.reference
+        and (start := main_start(trial)) is not None
+        and start.score is not None
+    ]
+    return max(scored, key=lambda pair: pair[0])[1] if scored else None
+
+
+def status_view(study: StoredStudy) -> dict[str, Any]:
+    """Where a study stands."""
+    best = best_trial(study)
+    references = [
+        start
+        for trial in study.trials
+        if trial.reference
+        for start in trial.starts
+        if start.score is not None
+    ]
+    return {
+        "study": study.name,
+        "created_at": study.created_at_s,
+        "trials": dict(Counter(trial.state for trial in study.trials)),
+        "starts": sum(len(trial.starts) for trial in study.trials),
+        "final_starts": sum(s.role is Role.FINAL for t in study.trials for s in t.starts),
+        "hosts": [
+            {"host": h.host, "taken_at": h.taken_at_s, "restored_at": h.restored_at_s}
+            for h in study.hosts
+        ],
+        "driver": {"machine": study.driver.machine, "pid": study.driver.pid}
+        if study.driver
+        else None,
+        "reference_score": references[-1].score.value
+        if references and references[-1].score
+        else None,
+        "best_observed": trial_view(best) if best else None,
+        "verdict": study.verdict,
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

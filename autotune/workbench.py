@@ -1,0 +1,115 @@
+"""The load generator and the judge of one start, as the trial sees them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from types import TracebackType
+
+from autotune.answers import Answers, sample_key
+from autotune.benchmark import Benchmark
+from autotune.coding.evaluate import Answer, Outcome, judge_all
+from autotune.coding.launch import Limits
+from autotune.coding.sandbox import choose_sandbox
+from autotune.errors import ErrorRateTooHigh, MeasurementError
+from autotune.measurement import BucketMeasurement, CodingResult
+from autotune.sglang.server import SglangServer
+from autotune.trial import TrialSpec
+from autotune.workload import Bucket
+
+__all__ = ["ServerBench"]
+
+
+class ServerBench:
+    """Measures one server start over HTTP.  Use as a context manager."""
+
+    def __init__(self, spec: TrialSpec) -> None:
+        self._spec = spec
+        self._bench: Benchmark | None = None
+
+    def __enter__(self) -> ServerBench:
+        plan = self._spec.plan
+        with SglangServer(plan.base_url, api_key=plan.api_key) as server:
+            models = server.models()
+        if not models:
+            raise MeasurementError(f"{plan.base_url} names no model")
+        self._bench = Benchmark(
+            plan.base_url,
+            model=models[0],
+            api_key=plan.api_key,
+            prompts_seed=self._spec.prompts_seed,
+            settings=self._spec.measure,
+        )
+        self._bench.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bench is not None:
+            self._bench.__exit__(kind, error, traceback)
+
+    @property
+    def bench(self) -> Benchmark:
+        assert self._bench is not None, "used outside its context"
+        return self._bench
+
+    def warm_up(self) -> None:
+        """Throw-away requests: the first ones after a start pay for compilation."""
+        self.bench.warm_up()
+
+    def measure(self, bucket: Bucket) -> BucketMeasurement:
+        return self.bench.measure(bucket)
+
+    def answer(self, answers: Answers) -> Mapping[str, str]:
+        """Greedy texts of the fixed prompts, by key."""
+        keys = list(answers.greedy)
+        got = self.bench.generate_text(
+            [answers.greedy[key] for key in keys],
+            max_tokens=answers.greedy_tokens,
+            concurrency=answers.concurrency,
+        )
+        for key, one in zip(keys, got, strict=True):
+            if one.error:
+                raise ErrorRateTooHigh(f"losslessness prompt {key} failed: {one.error}")
+        return {key: one.reasoning + one.text for key, one in zip(keys, got, strict=True)}
+
+    def code(self, answers: Answers) -> CodingResult:
+        """Ask for every coding sample, then judge the answers in the sandbox."""
+        begun = time.monotonic()
+        got = self.bench.generate_text(
+            [sample.prompt for sample in answers.samples],
+            max_tokens=answers.coding_tokens,
+            concurrency=answers.concurrency,
+        )
+        wall_s = time.monotonic() - begun
+        failed = [one.error for one in got if one.error]
+        if failed:
+            raise ErrorRateTooHigh(
+                f"{len(failed)} of {len(got)} coding requests failed: {failed[0]}"
+            )
+        judged = judge_all(
+            [
+                Answer(sample.task, one.text, one.finish_reason)
+                for sample, one in zip(answers.samples, got, strict=True)
+            ],
+            sandbox=choose_sandbox(
+                allow_weak=answers.allow_weak, limits=Limits(wall_s=answers.timeout_s)
+            ),
+        )
+        outcomes = Counter(str(one.outcome) for one in judged)
+        passed = outcomes[Outcome.PASSED]
+        return CodingResult(
+            samples={
+                sample_key(sample): str(one.outcome)
+                for sample, one in zip(answers.samples, judged, strict=True)
+            },
+            passed=passed,
+            failed=len(judged) - passed,
+            outcomes=dict(outcomes),
+            wall_s=wall_s,
+        )

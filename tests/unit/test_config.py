@@ -1,0 +1,92 @@
+"""Definition files: the packaged ones are valid, every bad one is refused in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from autotune import definitions
+from autotune.config import load_objective, load_study
+from autotune.errors import ConfigError, UnknownStudy
+from autotune.schemas import SCHEMAS, schema_text
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = ROOT / "tests" / "cases"
+
+
+def cases(folder: str) -> list[Path]:
+    found = sorted((CASES / folder).glob("*.toml"))
+    assert found, folder
+    return found
+
+
+def expectation(path: Path) -> str:
+    first = path.read_text().splitlines()[0]
+    assert first.startswith("# expect: "), path
+    return first.removeprefix("# expect: ")
+
+
+@pytest.mark.parametrize("path", cases("search_spaces/good"), ids=lambda p: p.stem)
+def test_good_studies_load(path: Path) -> None:
+    config = load_study(str(path))
+    assert config.name == path.stem
+    assert config.enqueue == ({"budget": 16, "topk": 4},)
+
+
+@pytest.mark.parametrize("path", cases("search_spaces/bad"), ids=lambda p: p.stem)
+def test_bad_studies_are_refused_in_one_sentence(path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_study(str(path))
+    assert expectation(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("path", cases("objectives/good"), ids=lambda p: p.stem)
+def test_good_objectives_load(path: Path) -> None:
+    assert load_objective(path).workload().buckets[0].weight == 1.0
+
+
+@pytest.mark.parametrize("path", cases("objectives/bad"), ids=lambda p: p.stem)
+def test_bad_objectives_are_refused_in_one_sentence(path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_objective(path)
+    assert expectation(path) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", definitions.names("search_spaces"))
+def test_packaged_studies_load(name: str) -> None:
+    config = load_study(name)
+    for point in config.enqueue:
+        config.space.validate(point)
+
+
+def test_kimi_study_is_what_its_users_asked_for() -> None:
+    config = load_study("kimi-k26")
+    assert config.service.unit == "sglang-k26-ddtree.service"
+    assert config.space.deployed() == {"budget": 8, "topk": 4, "window": None}
+    asked = [(p["budget"], p["topk"], p["window"]) for p in config.enqueue]
+    assert asked == [(8, 4, None), (8, 4, 2048), (16, 4, 2048), (4, 4, 2048), (12, 6, 2048)]
+    cells = {(b.context_tokens, b.concurrency) for b in config.workload.buckets}
+    assert cells == {(c, n) for c in (60, 1024, 4096, 8192) for n in (1, 8, 32, 64)}
+    assert [(f.flag, f.value) for f in config.service.fixed_flags] == [
+        ("--max-running-requests", "64")
+    ]
+
+
+def test_unknown_study_names_those_that_exist() -> None:
+    with pytest.raises(UnknownStudy, match=r"no study 'nope'.*demo, kimi-k26"):
+        load_study("nope")
+
+
+@pytest.mark.parametrize("folder", sorted(SCHEMAS))
+def test_committed_schemas_are_current(folder: str) -> None:
+    assert (ROOT / folder / "schema.json").read_text() == schema_text(folder)
+
+
+def test_budget_and_hosts_do_not_make_another_study() -> None:
+    config = load_study("demo")
+    other = config.replace_budget(trials=99, hours=2.0, hosts=("elsewhere",))
+    assert other.fingerprint() == config.fingerprint()
+    assert (other.study.trials, other.service.hosts) == (99, ("elsewhere",))
