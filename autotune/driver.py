@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from enum import Enum
@@ -161,7 +162,7 @@ class Driver:
         self._judge_host(spec.plan.host, record)
         if not stopping:
             self._judge_study(record)
-        return score
+        return record, score
 
     def lost(self, claim_id: str, reason: str, *, stopping: bool = False) -> None:
         """The worker of a start is gone: nobody's fault, queued again once."""
@@ -278,7 +279,7 @@ class Driver:
             buckets=_order(self.config.workload.buckets),
             measure=_settings(self.config),
             answers=replace(self._answers, reference=self._reference_texts(host, trial)),
-            prompts_seed=f"{self.config.name}/{self.config.study.seed}",
+            prompts_seed=zlib.crc32(f"{self.config.name}/{self.config.study.seed}".encode()),
             prune=self._prune_rule(host, reference) if role is Role.SEARCH else None,
         )
         self._repository.begin_start(

@@ -66,7 +66,7 @@ class TrialSpec:
     buckets: tuple[Bucket, ...]
     measure: MeasureSettings
     answers: Answers
-    prompts_seed: str
+    prompts_seed: int
     prune: PruneRule | None = None
 
     @property

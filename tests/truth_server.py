@@ -92,6 +92,8 @@ class Record:
     headers: list[dict[str, str]] = field(default_factory=list)
     written: list[tuple[float, int]] = field(default_factory=list)
     at_chunk: list[int] = field(default_factory=list)
+    ttft_s: list[float] = field(default_factory=list)
+    tpot_s: list[float] = field(default_factory=list)
 
 
 class TruthServer:
@@ -180,7 +182,8 @@ class TruthServer:
                 {"internal_states": [{"effective_max_running_requests_per_dp": limit}]}
             )
         if path == "/truth":
-            return 200, json.dumps({"written": self.record.written, "peak": self.record.peak})
+            names = ("written", "peak", "ttft_s", "tpot_s")
+            return 200, json.dumps({name: getattr(self.record, name) for name in names})
         return 404, "not found"
 
     async def _generation(
@@ -239,6 +242,7 @@ class TruthServer:
             b"transfer-encoding: chunked\r\n\r\n"
         )
         wanted, sent, steps = int(body["max_tokens"]), 0, 0
+        first_s = last_s = arrived_s
         details = (
             {"prompt_tokens_details": {"cached_tokens": behaviour.cached_tokens}}
             if behaviour.cached_tokens is not None
@@ -260,7 +264,9 @@ class TruthServer:
             if behaviour.usage is not UsageStyle.END and fault is not Fault.NO_USAGE:
                 chunk["usage"] = usage
             _event(writer, chunk)
-            record.written.append((time.perf_counter(), fresh))
+            last_s = time.perf_counter()
+            first_s = last_s if steps == 1 else first_s
+            record.written.append((last_s, fresh))
             record.tokens += fresh
             record.at_chunk.append(record.in_flight)
             record.chunks += 1
@@ -272,6 +278,9 @@ class TruthServer:
         reason = "abort" if fault is Fault.ABORTED else "length"
         _event(writer, {"choices": [{"delta": {}, "finish_reason": reason}]})
         self._ended(sent, steps)
+        record.ttft_s.append(first_s - arrived_s)
+        if sent > 1:
+            record.tpot_s.append((last_s - first_s) / (sent - 1))
         if fault is not Fault.NO_USAGE:
             for _ in range(2 if behaviour.usage is UsageStyle.TWICE else 1):
                 _event(writer, {"choices": [], "usage": usage})

@@ -26,14 +26,12 @@ from autotune.benchmark.requests import (
     StreamUsage,
 )
 from autotune.benchmark.sse import SseEvent, SseSplitter
+from autotune.benchmark.transport import StreamTransport
 from autotune.errors import MeasurementError
 
 __all__ = ["Answer", "Endpoint", "OpenAiClient"]
 
 _CONNECT_TIMEOUT_S = 10.0
-# Below the five seconds after which Uvicorn closes an idle connection: a request never meets a
-# connection that is just being closed.
-_KEEP_ALIVE_S = 4.0
 _MESSAGE_CHARACTERS = 500
 
 
@@ -101,16 +99,12 @@ class OpenAiClient:
         headers = {"accept-encoding": "identity", "content-type": "application/json"}
         if api_key:
             headers["authorization"] = f"Bearer {api_key}"
-        limits = httpx.Limits(
-            max_connections=None, max_keepalive_connections=None, keepalive_expiry=_KEEP_ALIVE_S
-        )
         self.http = httpx.AsyncClient(
             base_url=base_url.rstrip("/").removesuffix("/v1"),
             headers=headers,
             timeout=httpx.Timeout(stall_timeout_s, connect=_CONNECT_TIMEOUT_S),
-            limits=limits,
             trust_env=False,  # a proxy of the environment would stand between us and the server
-            transport=transport,
+            transport=transport or StreamTransport(),
         )
         self.clock = clock
         self._model = json.dumps(model).encode()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import sys
 
-import click
 import typer
 
 from autotune.cli import dashboard, db, export, report, revert, run, status, trials, verify
@@ -47,12 +46,12 @@ def main() -> None:
     except AutotuneError as error:
         _say(error)
         sys.exit(EXIT_FAILED)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(EXIT_USAGE)
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
+    except typer.TyperException as error:
+        error.show()
+        sys.exit(EXIT_USAGE)
     except BrokenPipeError:
         # The reader of our output is gone (`autotune trials | head`): that is no failure.
         sys.stderr.close()

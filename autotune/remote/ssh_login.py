@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import paramiko
@@ -115,20 +115,25 @@ def login(settings: SshSettings, sock: socket.socket | paramiko.Channel) -> para
         for path in settings.known_hosts:
             if os.path.exists(path):
                 client.load_system_host_keys(path)
-        client.connect(
-            settings.host_key_alias or settings.hostname,
-            port=22 if settings.host_key_alias else settings.port,
-            username=settings.user,
-            key_filename=None,
-            pkey=_configured_key(settings),
-            allow_agent=not settings.keys,
-            look_for_keys=not settings.keys and not settings.identities_only,
-            sock=sock,
-            timeout=settings.connect_timeout_s,
-            banner_timeout=settings.connect_timeout_s,
-            auth_timeout=settings.connect_timeout_s,
-            channel_timeout=settings.connect_timeout_s,
-        )
+        with ExitStack() as held:
+            client.connect(
+                settings.host_key_alias or settings.hostname,
+                port=22 if settings.host_key_alias else settings.port,
+                username=settings.user,
+                key_filename=None,
+                pkey=_configured_key(settings, held),
+                allow_agent=not settings.keys,
+                look_for_keys=not settings.keys and not settings.identities_only,
+                sock=sock,
+                timeout=settings.connect_timeout_s,
+                banner_timeout=settings.connect_timeout_s,
+                auth_timeout=settings.connect_timeout_s,
+                channel_timeout=settings.connect_timeout_s,
+            )
+    except TargetError:
+        client.close()
+        sock.close()
+        raise
     except (paramiko.SSHException, OSError, EOFError) as error:
         client.close()
         sock.close()
@@ -141,35 +146,40 @@ def login(settings: SshSettings, sock: socket.socket | paramiko.Channel) -> para
     return client
 
 
-def _configured_key(settings: SshSettings) -> paramiko.PKey | None:
+def _configured_key(settings: SshSettings, held: ExitStack) -> paramiko.PKey | None:
     """The first configured key that can be used; None when none is configured.
 
     A key with a passphrase is used through the agent when the agent holds that same key.
+
+    Args:
+        held: Closes the agent after the login.
     """
-    last: Exception | None = None
+    unread: list[str] = []
     for path in settings.keys:
         try:
             return paramiko.PKey.from_path(path)
-        except paramiko.PasswordRequiredException as error:
-            last = error
-            held = _held_by_agent(path)
-            if held is not None:
-                return held
+        except (paramiko.PasswordRequiredException, TypeError):
+            # TypeError: `cryptography` says so when it is given no passphrase.
+            signer = _held_by_agent(path, held)
+            if signer is not None:
+                return signer
+            unread.append(f"{path} has a passphrase and the ssh agent does not hold it")
         except (paramiko.SSHException, OSError, ValueError) as error:
-            last = error
-    if last is not None:
-        if isinstance(last, paramiko.PasswordRequiredException):
-            raise last
+            unread.append(f"{path}: {error}")
+    if unread:
         raise AuthenticationError(
-            f"{settings.alias}: no configured key can be read: {last}"
-        ) from last
+            f"{settings.alias}: no configured key can be used: {'; '.join(unread)}",
+            hint="`ssh-add` puts a key into the agent",
+        )
     return None
 
 
-def _held_by_agent(path: str) -> paramiko.PKey | None:
+def _held_by_agent(path: str, held: ExitStack) -> paramiko.PKey | None:
     with suppress(OSError, IndexError):
         wanted = Path(f"{path}.pub").read_text(encoding="utf-8").split()[1]
-        for key in paramiko.Agent().get_keys():
+        agent = paramiko.Agent()
+        held.callback(agent.close)
+        for key in agent.get_keys():
             if key.get_base64() == wanted:
                 return key
     return None

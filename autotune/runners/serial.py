@@ -18,7 +18,7 @@ class SerialRunner:
         while not isinstance(spec := driver.take(), Nothing):
             watcher.started(spec)
             record = work(spec, _notes(driver, watcher, spec))
-            score = driver.finish(spec.claim_id, record)
+            record, score = driver.finish(spec.claim_id, record)
             watcher.ended(spec, record, score)
 
 

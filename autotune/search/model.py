@@ -182,49 +182,51 @@ class GaussianProcess:
 class FeasibilityModel:
     """Probability that a point's server starts and serves: a process classified by Laplace's rule.
 
-    Hyperparameters are fixed: a study has a handful of crashes, too few to learn them from.
+    The kernel is a Matern plus a linear one: what runs out (memory, a kernel's width) mostly does
+    so beyond a wall across one direction, which smooth bumps alone would round off.  How steep both
+    are is chosen from a few settings by the evidence, since a study has a handful of crashes.
     """
 
     x: FloatArray
+    evidence: float
+    _kernel: _FeasibilityKernel
     _gradient: FloatArray
     _root: FloatArray
     _chol: FloatArray
-    lengthscale: float
-    signal: float
-    bias: float
 
     @classmethod
-    def fit(
-        cls,
-        x: FloatArray,
-        feasible: npt.NDArray[np.bool_],
-        *,
-        lengthscale: float = 0.5,
-        signal: float = 3.0,
-        bias: float = 2.0,
+    def fit(cls, x: FloatArray, feasible: npt.NDArray[np.bool_]) -> FeasibilityModel:
+        """Fit to x (n, d) and feasible (n,)."""
+        kernels = [_FeasibilityKernel(bumps, slope) for bumps in _BUMPS for slope in _SLOPES]
+        fits = [cls._at(kernel, x, feasible) for kernel in kernels]
+        return max(fits, key=lambda fit: fit.evidence)
+
+    @classmethod
+    def _at(
+        cls, kernel: _FeasibilityKernel, x: FloatArray, feasible: npt.NDArray[np.bool_]
     ) -> FeasibilityModel:
-        """Fit to x (n, d) and feasible (n,); `bias` is the logit where nothing is known."""
-        gram = signal**2 * matern52(_squared(x / lengthscale, x / lengthscale))
-        sign = np.where(feasible, 1.0, -1.0)
-        latent = np.zeros(len(x))
+        gram = kernel(x, x)
+        target = np.where(feasible, 1.0, 0.0)
         eye = np.eye(len(x))
-        root, chol = np.zeros(len(x)), eye
-        for _ in range(50):
-            probability = special.expit(latent + bias)
-            gradient = (sign + 1.0) / 2.0 - probability
+        latent, a = np.zeros(len(x)), np.zeros(len(x))
+        for _ in range(_NEWTON_STEPS):
+            probability = special.expit(latent + _BIAS)
             weight = probability * (1.0 - probability)
             root = np.sqrt(weight)
             chol = linalg.cholesky(eye + root[:, None] * gram * root[None, :], lower=True)
-            b = weight * latent + gradient
+            b = weight * latent + target - probability
             a = b - root * linalg.cho_solve((chol, True), root * (gram @ b))
             moved = gram @ a
             done = float(np.abs(moved - latent).max()) < 1e-6
             latent = moved
             if done:
                 break
-        probability = special.expit(latent + bias)
-        gradient = (sign + 1.0) / 2.0 - probability
-        return cls(x, gradient, root, np.asarray(chol), lengthscale, signal, bias)
+        probability = special.expit(latent + _BIAS)
+        root = np.sqrt(probability * (1.0 - probability))
+        chol = linalg.cholesky(eye + root[:, None] * gram * root[None, :], lower=True)
+        likelihood = special.log_expit(np.where(feasible, 1.0, -1.0) * (latent + _BIAS)).sum()
+        evidence = float(likelihood - 0.5 * a @ latent - np.log(np.diag(chol)).sum())
+        return cls(x, evidence, kernel, target - probability, root, np.asarray(chol))
 
     def log_probability(self, x: FloatArray) -> FloatArray:
         """Log of the probability of being feasible at x (m, d), shape (m,).
@@ -232,8 +234,28 @@ class FeasibilityModel:
         The logistic is averaged over the latent's variance by MacKay's approximation (Bishop,
         Pattern Recognition and Machine Learning, equation 4.153).
         """
-        gram = self.signal**2 * matern52(_squared(x / self.lengthscale, self.x / self.lengthscale))
+        gram = self._kernel(x, self.x)
         half = linalg.solve_triangular(self._chol, (gram * self._root).T, lower=True)
-        variance = np.maximum(self.signal**2 - (half * half).sum(0), 0.0)
-        latent = gram @ self._gradient + self.bias
+        variance = np.maximum(self._kernel.variance(x) - (half * half).sum(0), 0.0)
+        latent = gram @ self._gradient + _BIAS
         return np.asarray(special.log_expit(latent / np.sqrt(1.0 + np.pi * variance / 8.0)))
+
+
+_BIAS = 2.0  # logit of running where nothing is known
+_BUMPS = (1.5, 4.0)  # logits that a bump may reach, standard deviation
+_SLOPES = (1.0, 10.0, 50.0, 250.0)  # logits along one whole axis, standard deviation
+_BUMP_LENGTH = 0.5
+_NEWTON_STEPS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class _FeasibilityKernel:
+    bumps: float
+    slope: float
+
+    def __call__(self, a: FloatArray, b: FloatArray) -> FloatArray:
+        smooth = matern52(_squared(a / _BUMP_LENGTH, b / _BUMP_LENGTH))
+        return np.asarray(self.bumps**2 * smooth + self.slope**2 * ((a - 0.5) @ (b - 0.5).T))
+
+    def variance(self, a: FloatArray) -> FloatArray:
+        return np.asarray(self.bumps**2 + self.slope**2 * ((a - 0.5) ** 2).sum(1))

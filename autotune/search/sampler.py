@@ -7,6 +7,7 @@ up again goes on as if it had not been.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ __all__ = ["GridGaussianProcessSampler"]
 _FIXED = "fixed_params"
 _GIVEN_UP = 2  # failures without a verdict after which a point is not proposed again
 _CLIMBED_FROM = 5  # best points whose neighbours join the candidates of a space too large to list
+_LIKELY = 0.6  # least probability of running, as long as any point has it
 _EQUAL = 1e-9  # acquisition values that differ by less are a tie, decided by the seed
 
 
@@ -118,13 +120,14 @@ class GridGaussianProcessSampler(BaseSampler):
 
         While few points are known: the next of the axis design.  Then the largest expected
         improvement times the probability of running.  A point that was measured before competes
-        with what a repeat would teach; one that runs now, or failed twice for no known reason,
-        does not compete.
+        with what a repeat would teach; one that runs now, that did not run before, or that failed twice for no known
+        reason does not compete.
         """
         fixed = fixed or {}
         rng = np.random.default_rng([self.seed, number])
         known = {outcome.key for outcome in history.outcomes} | set(history.pending)
         given_up = {key for key, count in history.failures.items() if count >= _GIVEN_UP}
+        given_up |= {outcome.key for outcome in history.outcomes if not outcome.feasible}
         for point in self._start if len(known) < self._least else ():
             key = self.space.key(point)
             if key in known | given_up or not _agrees(point, fixed):
@@ -146,8 +149,10 @@ class GridGaussianProcessSampler(BaseSampler):
         if belief is None:
             return candidates.points[int(rng.choice(np.flatnonzero(allowed)))]
         gain = log_expected_improvement(belief.mean, belief.informed, belief.best)
-        gain = gain + belief.log_feasible
-        gain = np.where(allowed, gain, -np.inf)
+        gain = np.where(allowed, gain + belief.log_feasible, -np.inf)
+        likely = allowed & (belief.log_feasible >= math.log(_LIKELY))
+        if likely.any():  # no promise is large enough for a start that most likely crashes
+            gain = np.where(likely, gain, -np.inf)
         ties = np.flatnonzero(gain >= gain.max() - _EQUAL)
         return candidates.points[int(rng.choice(ties))]
 
@@ -170,7 +175,7 @@ class GridGaussianProcessSampler(BaseSampler):
         if all(outcome.feasible for outcome in history.outcomes):
             return False
         one = Candidates.of(self.space, [point])
-        return bool(log_feasible(self.space, history, one)[0] < np.log(0.5))
+        return bool(log_feasible(self.space, history, one)[0] < math.log(_LIKELY))
 
     def _candidates(self, history: History) -> Candidates:
         """The listed points, all that the history names, and in large spaces their neighbours."""

@@ -33,6 +33,7 @@ __all__ = ["Aggregate", "Belief", "Scale", "believe", "log_feasible"]
 
 _FLOOR = 1.5  # logarithms below the best are cut here: how bad a very bad point is tells nothing
 _WORSE = 1.2  # the round model is dropped when it predicts left-out scores so much worse
+_COMPARABLE = 6  # with fewer scores, what one misses says little
 _PHYSICS_TRIALS = 2  # the fewest trials with buckets that the round model is fitted to
 _PLAIN = Prior()
 _RESIDUAL = Prior(signal=0.06, constant=0.2)
@@ -122,7 +123,8 @@ def believe(
     if workload is not None and scale.logarithmic:
         physical = _physical_parts(space, history, candidates, rows, workload, aggregate)
         fits = _fitted(physical, candidates, rows)
-        if physical and _missed(fits) <= _WORSE * _missed(processes):
+        few = len(rows) < _COMPARABLE
+        if physical and (few or _missed(fits) <= _WORSE * _missed(processes)):
             parts, processes = physical, fits
     waiting = [candidates.rows[key] for key in history.pending if key in candidates.rows]
     mean = np.zeros(len(candidates.points))

@@ -49,6 +49,8 @@ _EXIT_EXEC = 203  # systemd.exec(5), "Process Exit Codes"
 _CLEAN_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)
 """An ending by these is a success: SuccessExitStatus= of systemd.service(5)."""
 _CHUNK_BYTES = 64 * 1024
+_LAST_CHUNKS = 16
+"""1 MiB: what a pipe can hold at most (fs.pipe-max-size); children may go on writing for ever."""
 _KILL_AGAIN_MS = 50
 
 
@@ -113,10 +115,6 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option})")
 
 
-def _ignore(number: int, frame: object) -> None:
-    """The wake-up pipe tells the loop; nothing is done inside a handler."""
-
-
 class _Log:
     """The log file of one start, bounded in bytes; the guard's own lines always fit."""
 
@@ -124,17 +122,16 @@ class _Log:
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
         self._limit_bytes = limit_bytes
         self._written_bytes = 0
-        self._full = False
+        self._full = self._broken = False
         self._pending = b""
 
     def feed(self, chunk: bytes) -> None:
         """Write the lines that are whole; the rest waits for its end."""
         at = time.time()
         *whole, rest = (self._pending + chunk).replace(b"\r", b"\n").split(b"\n")
-        while len(rest) > LINE_LIMIT_BYTES:
-            whole.append(rest[:LINE_LIMIT_BYTES])
-            rest = rest[LINE_LIMIT_BYTES:]
-        self._pending = rest
+        split_at = len(rest) - len(rest) % LINE_LIMIT_BYTES
+        whole.append(rest[:split_at])
+        self._pending = rest[split_at:]
         self._service_lines(whole, at)
 
     def flush(self) -> None:
@@ -161,11 +158,10 @@ class _Log:
 
     def _write(self, record: bytes) -> None:
         try:
-            while record:
+            while record and not self._broken:
                 record = record[os.write(self._fd, record) :]
-        except OSError as error:  # a full disk must not end the guard, which holds the service
-            self._full = True
-            print(f"guard: the log cannot be written: {error}", file=sys.stderr, flush=True)
+        except OSError:  # a full disk must not end the guard, which holds the service
+            self._broken = True
 
 
 class _Guard:
@@ -176,23 +172,19 @@ class _Guard:
         self._hold_fd = hold_fd
         self._log = _Log(spec["log_path"], spec["log_limit_bytes"])
         self._tuner_fds = [fd for pid in spec["tuner_pids"] if (fd := _pidfd(pid)) is not None]
-        self._main_pid = 0
-        self._session_id = 0
+        self._main_pid = self._session_id = 0
         self._active_state, self._sub_state, self._result = "active", "running", "success"
         self._exit_code: int | None = None
         self._exit_signal: int | None = None
-        self._stop_asked = False
-        self._killing = False
+        self._stop_asked = self._killing = False
         self._kill_at: float | None = None
 
     def run(self) -> int:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        wake_fd, wake_write_fd = os.pipe()
-        os.set_blocking(wake_fd, False)
-        os.set_blocking(wake_write_fd, False)
+        wake_fd, wake_write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_write_fd)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, _ignore)
+            signal.signal(number, lambda *_: None)  # the wake-up pipe tells the loop
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -205,7 +197,10 @@ class _Guard:
             return 1
         self._save()
         _report({"main_pid": self._main_pid}, self._spec["error_path"])
-        self._watch(wake_fd, output_fd)
+        try:
+            self._watch(wake_fd, output_fd)
+        finally:
+            self._signal_all(signal.SIGKILL)  # nothing is left, unless the guard itself failed
         return 0
 
     def _launch(self, output_fd: int) -> int | None:
@@ -242,10 +237,8 @@ class _Guard:
     def _watch(self, wake_fd: int, output_fd: int) -> None:
         poll = select.poll()
         poll.register(self._hold_fd, 0)  # POLLHUP is always reported
-        for tuner_fd in self._tuner_fds:
-            poll.register(tuner_fd, select.POLLIN)
-        poll.register(wake_fd, select.POLLIN)
-        poll.register(output_fd, select.POLLIN)
+        for fd in (*self._tuner_fds, wake_fd, output_fd):
+            poll.register(fd, select.POLLIN)
         children_left = True
         while children_left:
             for fd, _ in poll.poll(self._patience_ms()):
@@ -297,8 +290,8 @@ class _Guard:
         self._signal_all(signal.SIGCONT)  # a stopped process takes SIGTERM only when it goes on
 
     def _kill(self) -> None:
-        if not self._killing and self._exit_code is None and self._exit_signal is None:
-            self._result = "timeout" if self._stop_asked else self._result
+        if self._stop_asked and self._main_pid:
+            self._result = "timeout"
         self._killing = True
         self._kill_at = None
         self._signal_all(signal.SIGKILL)
@@ -307,7 +300,7 @@ class _Guard:
         for pid in descendants(os.getpid()):
             try:
                 os.kill(pid, number)
-            except (ProcessLookupError, PermissionError):
+            except OSError:  # it ended meanwhile, or has become another user's
                 continue
 
     def _reap(self, output_fd: int) -> bool:
@@ -326,20 +319,19 @@ class _Guard:
                 main_ended = True
                 self._main_pid = 0
                 self._record_ending(status)
-        if main_ended and children_left and not self._killing:
-            self._signal_all(signal.SIGTERM)
-            self._kill_at = time.monotonic() + self._spec["stop_timeout_s"]
         if not children_left:
             good = self._result == "success"
-            self._active_state = "inactive" if good else "failed"
-            self._sub_state = "dead" if good else "failed"
+            self._active_state, self._sub_state = ("inactive", "dead") if good else ("failed",) * 2
         elif main_ended:
             self._active_state, self._sub_state = "deactivating", "stop-sigterm"
+            if not self._killing:
+                self._signal_all(signal.SIGTERM)
+                self._kill_at = time.monotonic() + self._spec["stop_timeout_s"]
         if main_ended or not children_left:
             self._save()
         if main_ended:
-            while self._read_output(output_fd):  # its last words come before the word about it
-                pass
+            for _ in range(_LAST_CHUNKS):  # its last words come before the word about it
+                self._read_output(output_fd)
             self._log.flush()
             self._log.say(main_exited_text(self._exit_code, self._exit_signal))
         return children_left
@@ -386,10 +378,10 @@ def _pidfd(pid: int) -> int | None:
     """
     try:
         return os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise
-    except OSError:  # before Linux 5.3, or forbidden: the hold pipe alone has to do
-        return None
+    except OSError as error:
+        if isinstance(error, ProcessLookupError):
+            raise
+        return None  # before Linux 5.3, or forbidden: the hold pipe alone has to do
 
 
 def _report(answer: dict[str, int], error_path: str) -> None:

@@ -15,9 +15,8 @@ from __future__ import annotations
 import hashlib
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -43,7 +42,7 @@ from autotune.supervisors.base import (
 )
 from autotune.supervisors.guard import boot_id
 from autotune.supervisors.process_lease import describe_owner, owner_here, owner_lives
-from autotune.systemd.agent import Agent, Held, restore_units
+from autotune.systemd.agent import Agent, Held
 from autotune.systemd.checks import UnitChecks, is_refusal, not_started
 from autotune.systemd.dropin import dropin_path, held_argv, render
 from autotune.systemd.expand import expand
@@ -51,29 +50,11 @@ from autotune.systemd.facts import UnitState
 from autotune.systemd.journal import JournalFollower, parse_entry
 from autotune.systemd.record import UnitRecord
 from autotune.systemd.unit import UnitFacts
+from autotune.systemd.way_back import Limits, WayBack
 
 __all__ = ["Limits", "SystemdSupervisor"]
 
 _ENDED = ("inactive", "failed")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long things on the host may take, seconds.
-
-    Attributes:
-        serve_s: A start of the original until its port listens, on the way back.
-        restore_s: The whole way back, as far as this object waits for it; the host goes on.
-        kill_s: After the SIGKILL that follows a stop that took too long, until nothing is left.
-        start_s: From the start command to the main process (ExecStartPre= included).
-        poll_s: Pause between two looks.
-    """
-
-    serve_s: float = 1800.0
-    restore_s: float = 2100.0
-    kill_s: float = 60.0
-    start_s: float = 120.0
-    poll_s: float = 0.1
 
 
 class SystemdSupervisor:
@@ -175,27 +156,13 @@ class SystemdSupervisor:
         if held is not None:
             if not _is_dead_here(held.owner):
                 raise self._busy(held)
-            self._go_back(held.lease_id)
+            self._way_back.go(held.lease_id)
         command = self._checks.one_command()
         if command.argv != original.launch.texts():
             raise DropInConflict(f"{self.host}: {self.unit} has changed since it was looked at")
         record = UnitRecord(original, command, self._listen_mode())
         lease = Lease(uuid.uuid4().hex, self.host, owner, restore_after_s)
-        cmdline = b"".join(
-            word.encode(errors="surrogateescape") + b"\0" for word in original.live_argv
-        )
-        facts = {
-            "active": "1" if original.active else "0",
-            "invocation": self._facts.state().invocation_id,
-            "cmdline": hashlib.sha256(cmdline).hexdigest(),
-            "listen": record.listen,
-            "port": str(self._port),
-            "wait": str(round(self._limits.serve_s)),
-            "after": f"{restore_after_s:g}",
-        }
-        now_held = self._agent.acquire(lease.id, facts, owner, record.to_json())
-        if now_held is not None:
-            raise self._busy(now_held)
+        self._acquire(lease, record)
         self._record = (lease.id, record)
         return lease
 
@@ -277,29 +244,25 @@ class SystemdSupervisor:
             return  # a lease is freed only by the way back, so this one has been there
         if held is not None:
             self._record = (lease.id, UnitRecord.from_json(held.record))
-        self._go_back(lease.id)
-        if self._record is not None and self._record[0] == lease.id:
-            self._checks.prove_back(self._record[1])
-        elif self._checks.has_ours():
-            raise RestoreFailed(f"{self.host}: {dropin_path(self.unit)} is there without a lease")
+        record = self._record[1] if self._record and self._record[0] == lease.id else None
+        if held is None and record is not None and self._way_back.was_forgotten(record):
+            # The host has rebooted and does not start this unit by itself.
+            self._acquire(lease, record)
+        self._way_back.go(lease.id)
+        if record is not None:
+            self._way_back.prove(record)
+        else:
+            self._require_nothing_of_ours()
         self._agent.leave()
 
     def revert(self) -> Owner | None:
-        """Put the service back whoever holds the lease; who held it, None when nobody did.
-
-        Raises:
-            RestoreFailed: The original cannot be proven to be back.
-        """
         held = self._agent.holder()
         if held is not None:
             record = UnitRecord.from_json(held.record)
-            self._go_back("any")
-            self._checks.prove_back(record)
-        elif self._checks.has_ours():
-            raise RestoreFailed(
-                f"{self.host}: {dropin_path(self.unit)} is there without a lease",
-                hint=f"remove it, `systemctl daemon-reload`, `systemctl restart {self.unit}`",
-            )
+            self._way_back.go("any")
+            self._way_back.prove(record)
+        else:
+            self._require_nothing_of_ours()
         self._agent.leave()
         return held.owner if held is not None else None
 
@@ -324,6 +287,35 @@ class SystemdSupervisor:
             agent = Agent(self._connector, unit=self.unit, user="" if is_root else user)
             self._reached = (agent, UnitFacts(self._connector, agent, self.unit))
         return self._reached
+
+    @property
+    def _way_back(self) -> WayBack:
+        return WayBack(self._agent, self._facts, self._checks, port=self._port, limits=self._limits)
+
+    def _acquire(self, lease: Lease, record: UnitRecord) -> None:
+        original = record.original
+        cmdline = b"".join(
+            word.encode(errors="surrogateescape") + b"\0" for word in original.live_argv
+        )
+        facts = {
+            "active": "1" if original.active else "0",
+            "invocation": self._facts.state().invocation_id,
+            "cmdline": hashlib.sha256(cmdline).hexdigest(),
+            "listen": record.listen,
+            "port": str(self._port),
+            "wait": str(round(self._limits.serve_s)),
+            "after": f"{lease.restore_after_s:g}",
+        }
+        held = self._agent.acquire(lease.id, facts, lease.owner, record.to_json())
+        if held is not None:
+            raise self._busy(held)
+
+    def _require_nothing_of_ours(self) -> None:
+        if self._checks.has_ours():
+            raise RestoreFailed(
+                f"{self.host}: {dropin_path(self.unit)} is there without a lease",
+                hint=f"remove it, `systemctl daemon-reload`, `systemctl restart {self.unit}`",
+            )
 
     def _listen_mode(self) -> str:
         listener = self._facts.listener(self._port) if self._port else None
@@ -371,29 +363,6 @@ class SystemdSupervisor:
             if entry is not None and entry.cursor != cursor
             for line in entry.lines
         )
-
-    def _go_back(self, lease_id: str) -> None:
-        """Trigger the host's own restore and wait until the lease is free."""
-        service, _ = restore_units(self.unit)
-        ends_at = time.monotonic() + self._limits.restore_s
-        while (held := self._agent.holder(install=False)) is not None:
-            if time.monotonic() >= ends_at:
-                raise RestoreFailed(
-                    f"{self.host}: {self.unit} is not back after {self._limits.restore_s:g} s: "
-                    f"{held.failure or 'it does not serve yet'}",
-                    hint="the host goes on trying by itself",
-                )
-            if self._facts.service_state(service) in _ENDED:
-                with suppress(LeaseLost):  # it was freed since we looked
-                    self._agent.call("release", lease=lease_id)
-            time.sleep(self._limits.poll_s)
-        self._wait(lambda: self._facts.service_state(service) in _ENDED, ends_at)
-
-    def _wait(self, done: Callable[[], bool], ends_at: float) -> None:
-        while not done():
-            if time.monotonic() >= ends_at:
-                raise RestoreFailed(f"{self.host}: the restore service does not end")
-            time.sleep(self._limits.poll_s)
 
 
 def _is_dead_here(owner: Owner) -> bool:

@@ -1,4 +1,5 @@
 #!/bin/sh
+{
 # autotune agent: everything that needs root on this host, for one unit.
 #
 # Installed to /run/autotune/NAME/agent and called with no argument; the first line of stdin says
@@ -15,9 +16,8 @@
 #       71 somebody holds the lease (his record on stdout), 72 our drop-in is masked or foreign,
 #       73 the lock is held for too long, 74 the host refused (read-only or full /run, systemd).
 #
-# The whole script is one group: the shell has read all of it before the first command runs, so it
+# The whole file is one group: the shell has read all of it before the first command runs, so it
 # may be removed or replaced under a running copy, and half a file does nothing.
-{
 set -u
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 LC_ALL=C
@@ -148,6 +148,7 @@ StartLimitIntervalSec=0
 
 [Service]
 Type=oneshot
+Slice=system.slice
 ExecStart=/bin/sh $FOLDER/agent restore
 TimeoutStartSec=infinity
 Restart=on-failure
@@ -369,6 +370,8 @@ case $verb in
         lock
         if [ -d "$LEASE_DIR" ]; then
             [ "$lease" = any ] || [ "$(fact id)" = "$lease" ] || fail 70 "somebody else holds it"
+            # Somebody may have cleaned /run/systemd up.
+            [ -e "$UNITS/$SERVICE" ] || arm "$(fact after)" || fail 74 "the switch is broken"
             systemctl start --no-block "$SERVICE" || fail 74 "the restore cannot be started"
         fi ;;
     leave)

@@ -41,9 +41,14 @@ class UnitChecks:
         self._unit = unit
         self._port = port
 
+    @property
+    def where(self) -> str:
+        """Host and unit, for messages."""
+        return f"{self._host}: {self._unit}"
+
     def require_tunable(self, state: UnitState) -> None:
         """Raises UnitNotFound or UnitRefused when the unit's shape cannot be tuned."""
-        where = f"{self._host}: {self._unit}"
+        where = self.where
         match state.load_state:
             case "loaded":
                 pass
@@ -151,7 +156,7 @@ class UnitChecks:
         """Raises RestoreFailed when the unit is not as the record says."""
         original = record.original
         state = self._facts.state()
-        where = f"{self._host}: {self._unit}"
+        where = self.where
         if self.has_ours():
             raise RestoreFailed(f"{where}: the tuner's drop-in is still there")
         if self._facts.cat() != original.fragment or self._facts.files() != original.files:

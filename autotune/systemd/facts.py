@@ -125,7 +125,7 @@ def show_command(unit: str) -> list[str]:
 def parse_show(text: str) -> dict[str, str]:
     """Properties from `systemctl show`: one KEY=VALUE a line."""
     properties: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         key, equals, value = line.partition("=")
         if equals and re.fullmatch(r"[A-Za-z]+", key):
             properties[key] = value
@@ -203,7 +203,8 @@ def parse_bus(text: str, properties: Sequence[str]) -> dict[str, Any]:
     Raises:
         TargetError: The output is something else.
     """
-    lines = text.splitlines()
+    # Not splitlines(): a word may hold U+0085 or U+2028.
+    lines = text.removesuffix("\n").split("\n")
     if len(lines) != len(properties):
         raise TargetError(f"busctl answered {len(lines)} of {len(properties)} properties")
     try:

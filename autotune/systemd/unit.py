@@ -9,7 +9,7 @@ from typing import Any
 from autotune.errors import CommandError, TargetError, UnitRefused
 from autotune.remote.connector import Connector
 from autotune.supervisors.base import Listener, ProcessFacts
-from autotune.systemd.agent import Agent
+from autotune.systemd.agent import Agent, restore_units
 from autotune.systemd.dropin import DROPIN_NAME
 from autotune.systemd.facts import (
     ExecCommand,
@@ -50,8 +50,9 @@ class UnitFacts:
         """The unit now."""
         return unit_state(self._text(show_command(self._unit)))
 
-    def service_state(self, service: str) -> str:
-        """ActiveState of another service."""
+    def restorer_state(self) -> str:
+        """ActiveState of the service that puts the unit back."""
+        service, _ = restore_units(self._unit)
         argv = ["systemctl", "show", "--no-pager", "--property=ActiveState", "--", service]
         return parse_show(self._text(argv)).get("ActiveState", "")
 
@@ -114,7 +115,7 @@ class UnitFacts:
         if not group:
             return ""
         text = self._agent.call("left", payload=group.encode() + b"\n").decode(errors="replace")
-        return "; ".join(_described(line) for line in text.splitlines())
+        return "; ".join(_described(line) for line in text.split("\n") if line)
 
     def _text(self, argv: Sequence[str]) -> str:
         completed = self._connector.run(argv)
@@ -137,7 +138,7 @@ def parse_process(pid: int, answer: bytes) -> ProcessFacts:
         TargetError: The answer has another shape.
     """
     try:
-        cmdline, environ, stat, ticks = answer.decode(errors="replace").splitlines()
+        cmdline, environ, stat, ticks = answer.decode(errors="replace").rstrip("\n").split("\n")
         argv = _zero_separated(base64.b64decode(cmdline))
         variables = (word.partition("=") for word in _zero_separated(base64.b64decode(environ)))
         # Field 22 of proc(5) stat; the name in field 2 may hold blanks and brackets.
@@ -158,7 +159,7 @@ def parse_listeners(text: str, *, group: str) -> Listener | None:
     Args:
         group: Control group of our unit, "" when it has none now.
     """
-    owners = [line.split("\t") for line in text.splitlines() if line.count("\t") >= 3]
+    owners = [line.split("\t") for line in text.split("\n") if line.count("\t") >= 3]
     if not owners:
         return None
     own = [owner for owner in owners if group and _inside(owner[1], group)]

@@ -253,6 +253,10 @@ class FakeSupervisor:
         self._fake.record("process", pid)
         return self._fake.processes.get(pid)
 
+    def expected_argv(self, launch: Launch, process: ProcessFacts | None) -> tuple[str, ...]:
+        self._fake.record("expected_argv", launch, process)
+        return launch.texts()
+
     def listener(self, port: int) -> Listener | None:
         self._fake.record("listener", port)
         pid = self._fake.stranger_pid or self._fake.listener_pid
@@ -318,8 +322,18 @@ class FakeSupervisor:
 
     def restore(self, lease: Lease) -> None:
         self._fake.record("restore", lease)
-        if self._fake.lease is None or self._fake.lease.id != lease.id:
-            return
+        if self._fake.lease is not None and self._fake.lease.id == lease.id:
+            self._put_back()
+
+    def revert(self) -> Owner | None:
+        self._fake.record("revert")
+        lease = self._fake.lease
+        if lease is None:
+            return None
+        self._put_back()
+        return lease.owner
+
+    def _put_back(self) -> None:
         self._fake.stop()
         self._fake.launch = None
         self._fake.lease = None

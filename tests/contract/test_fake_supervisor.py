@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from autotune.testing.tiny_server import READY_TEXT, START_TEXT
 def tiny_run(launch: Launch) -> FakeRun:
     """What `tiny_server.py` would do with these words."""
     words = launch.texts()
-    pairs = list(zip(words, words[1:], strict=False))
+    pairs = list(itertools.pairwise(words))
     said = [value for name, value in pairs if name == "--say"]
     raw = b"".join(bytes.fromhex(value) for name, value in pairs if name == "--say-hex")
     said += [line.decode(errors="replace") for line in raw.replace(b"\r", b"\n").split(b"\n")]

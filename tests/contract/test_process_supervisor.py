@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -88,8 +89,8 @@ def test_is_a_supervisor(service: ProcessService) -> None:
 def test_service_ends_with_a_killed_tuner(service: ProcessService) -> None:
     with tuner_process(service, "--grandchild", "--ignore-sigterm") as (tuner, family):
         os.kill(tuner.pid, signal.SIGKILL)
-        _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
-    assert alive == []
+        family.wait()
+    assert len(family.pids) == 3
     identity = service.open().identity()
     assert not identity.running
     assert identity.exit_signal == signal.SIGKILL
@@ -99,13 +100,14 @@ def test_service_ends_with_a_killed_tuner(service: ProcessService) -> None:
 def test_dead_owner_is_followed_by_the_next(service: ProcessService) -> None:
     with tuner_process(service) as (tuner, family):
         os.kill(tuner.pid, signal.SIGKILL)
-        with psutil_gone(family), service.open() as supervisor:
-            tuner.wait(PATIENCE_S)
+        tuner.wait(PATIENCE_S)
+        with service.open() as supervisor:
             lease = supervisor.take_lease(
                 service.owner("next"), supervisor.original(), restore_after_s=300
             )
             holder = supervisor.holder()
             supervisor.restore(lease)
+        family.wait()
     assert holder is not None
     assert holder.study == "next"
 
@@ -130,37 +132,33 @@ def test_service_ends_with_the_owner_of_the_lease(service: ProcessService) -> No
             with supervisor.claim(lease, "worker"):
                 start = run(supervisor, service.launch())
                 until_ready(supervisor, start)
-                main = psutil.Process(start.main_pid)
-                driver.kill()
-                driver.wait()
-                _, alive = psutil.wait_procs([main], timeout=PATIENCE_S)
+                with watched(start.main_pid) as family:
+                    driver.kill()
+                    driver.wait()
+                    family.wait()
                 with pytest.raises(LeaseLost, match="gone"):
                     supervisor.start()
             supervisor.restore(lease)
     finally:
         driver.kill()
         driver.wait()
-    assert alive == []
 
 
 def test_killed_guard_takes_the_main_process_along(service: ProcessService) -> None:
     with claimed(service) as (supervisor, _):
         start = run(supervisor, service.launch("--grandchild"))
         lines = until_ready(supervisor, start)
-        grandchild = psutil.Process(
-            next(int(line.text.split()[1]) for line in lines if "grandchild" in line.text)
-        )
-        main = psutil.Process(start.main_pid)
-        guard = main.parent()
+        grandchild = next(int(line.text.split()[1]) for line in lines if "grandchild" in line.text)
+        guard = psutil.Process(start.main_pid).parent()
         assert guard is not None
-        guard.kill()
-        _, alive = psutil.wait_procs([main], timeout=PATIENCE_S)
+        with watched(start.main_pid, guard.pid) as family:
+            guard.kill()
+            family.wait()
         ending = supervisor_contract.until_ended(supervisor, start)
         identity = supervisor.identity()
         supervisor.stop(timeout_s=PATIENCE_S)
         after = supervisor.identity()
-    assert alive == []
-    assert not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE
+        assert supervisor.process(grandchild) is None
     assert "code=killed" in ending.text
     assert identity.active_state == "failed"
     assert identity.exit_signal == signal.SIGKILL
@@ -304,7 +302,7 @@ with supervisor.claim(lease, "one"):
 @contextmanager
 def tuner_process(
     service: ProcessService, *words: str
-) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
+) -> Iterator[tuple[subprocess.Popen[str], Watched]]:
     """A tuner with a running service in a process of its own: it, and the service's processes."""
     command = [sys.executable, "-c", TUNER, str(service.directory), str(service.port), *words]
     root = Path(__file__).parents[2]
@@ -315,17 +313,35 @@ def tuner_process(
             main = psutil.Process(service.open().identity().main_pid)
             guard = main.parent()
             assert guard is not None
-            yield tuner, [guard, *guard.children(recursive=True)]
+            children = guard.children(recursive=True)
+            with watched(guard.pid, *(child.pid for child in children)) as family:
+                yield tuner, family
         finally:
             tuner.kill()
 
 
+class Watched:
+    """Processes whose end is awaited; a zombie, which its new parent has yet to collect, ended."""
+
+    def __init__(self, pids: tuple[int, ...]) -> None:
+        self.pids = pids
+        self.fds = [os.pidfd_open(pid) for pid in pids]
+
+    def wait(self) -> None:
+        """Return when all have ended."""
+        for pid, fd in zip(self.pids, self.fds, strict=True):
+            assert select.select([fd], [], [], PATIENCE_S)[0], f"pid {pid} still runs"
+
+
 @contextmanager
-def psutil_gone(family: list[psutil.Process]) -> Iterator[None]:
-    """Afterwards all of these processes are gone."""
-    yield
-    _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)
-    assert alive == []
+def watched(*pids: int) -> Iterator[Watched]:
+    """Watch living processes."""
+    family = Watched(pids)
+    try:
+        yield family
+    finally:
+        for fd in family.fds:
+            os.close(fd)
 
 
 @contextmanager

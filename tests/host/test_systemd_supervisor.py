@@ -41,7 +41,6 @@ from autotune.testing.supervisor_contract import (
     claimed,
     collect,
     eventually,
-    is_ending,
     run,
     until_ready,
 )
@@ -108,6 +107,7 @@ class SystemdService:
 
 
 def install(host: SystemdHost, *lines: str, start: bool = False) -> None:
+    host.run("rm -rf /run/autotune")
     host.write(FRAGMENT, unit_text(*lines))
     host.run("systemctl daemon-reload")
     if start:
@@ -115,7 +115,7 @@ def install(host: SystemdHost, *lines: str, start: bool = False) -> None:
 
 
 def show(host: SystemdHost, name: str, unit: str = UNIT) -> str:
-    return host.run(f"systemctl show --property={name} --value {unit}").stdout.strip()
+    return host.run(f"systemctl show --property={name} --value '{unit}'").stdout.strip()
 
 
 def traces(host: SystemdHost) -> str:

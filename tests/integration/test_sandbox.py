@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import shutil
@@ -416,6 +417,39 @@ def test_every_solution_passes_and_every_near_miss_fails() -> None:
     assert [verdict for verdict in passed if verdict.outcome is not Outcome.PASSED] == []
     accepted = {Outcome.WRONG, Outcome.ERROR}
     assert [verdict for verdict in failed if verdict.outcome not in accepted] == []
+
+
+@pytest.mark.usefixtures("bubblewrap")
+def test_human_eval_checks_may_use_what_the_prompt_defines(tmp_path: Path) -> None:
+    prompt = (
+        "from typing import List\n\n\ndef twice(x: int) -> int:\n    return 2 * x\n\n\n"
+        'def halve(xs: List[int]) -> List[int]:\n    """ Undoes twice for every number. """\n'
+    )
+    line = {
+        "task_id": "HumanEval/900",
+        "prompt": prompt,
+        "entry_point": "halve",
+        "canonical_solution": "    return [x // 2 for x in xs]\n",
+        "test": "def check(candidate):\n    for n in range(9):\n"
+        "        assert candidate([twice(n)]) == [n]\n",
+    }
+    file = tmp_path / "human-eval.jsonl"
+    file.write_text(json.dumps(line))
+    (task,) = load_suite(file)
+    answers = [
+        task.solution,
+        "def halve(xs: List[int]):\n    return [x // 2 for x in xs]\n",
+        "def halve(xs):\n    return [x / 2 + 1 for x in xs]\n",
+    ]
+    judged = judge_all(
+        [Answer(task, f"```python\n{text}```", "stop") for text in answers],
+        sandbox=_sandbox(LIMITS),
+    )
+    assert [verdict.outcome for verdict in judged] == [
+        Outcome.PASSED,
+        Outcome.PASSED,
+        Outcome.WRONG,
+    ]
 
 
 @pytest.mark.usefixtures("bubblewrap")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
+from autotune.testing.sglang_server.faults import Fault
 from autotune.testing.sglang_server.ranking import CONCURRENCIES, Ranked, grid, main, rank
 from autotune.testing.sglang_server.surface import Algorithm, Setting, Surface
 from autotune.testing.sglang_server.tree import (
@@ -19,6 +22,7 @@ from autotune.testing.sglang_server.tree import (
 )
 
 DRAFTER = Drafter(hit=0.7, decay=0.98, tail=0.5, tail_belief=0.6, cover=0.9, depth=7)
+DOCS = Path(__file__).parents[2] / "docs" / "simulated-server.md"
 DEMO, KIMI = Surface.named("demo"), Surface.named("kimi-k26")
 REFERENCE = Setting(budget=8, topk=4)
 
@@ -157,7 +161,7 @@ def test_without_speculation_a_round_gives_one_token() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [Algorithm.NGRAM, Algorithm.DFLASH, Algorithm.EAGLE])
-def test_other_algorithms_accept_more_than_one_token(algorithm: str) -> None:
+def test_other_algorithms_accept_more_than_one_token(algorithm: Algorithm) -> None:
     length = DEMO.accept_length(
         budget=7, topk=4, window=None, context_tokens=60, algorithm=algorithm
     )
@@ -175,6 +179,36 @@ def test_the_command_prints_the_best_settings(capsys: pytest.CaptureFixture[str]
     assert lines[0].startswith("| rank | budget | top-k | window |")
     assert [line.split("|")[1].strip() for line in lines[2:5]] == ["1", "2", "reference"]
     assert lines[-1].startswith("5424 settings")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--surface", "demo"],
+        ["--surface", "demo", "--contexts", "60,1024", "--concurrencies", "1,8"],
+        ["--surface", "kimi-k26"],
+    ],
+)
+def test_the_documented_table_is_what_the_command_prints(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(options)
+    assert capsys.readouterr().out.strip() in DOCS.read_text("utf-8")
+
+
+@pytest.mark.parametrize("surface", [DEMO, KIMI])
+def test_every_constant_is_documented_with_its_value(surface: Surface) -> None:
+    column = 2 if surface is DEMO else 3
+    rows = [line.split("|") for line in DOCS.read_text("utf-8").splitlines()]
+    documented = {row[1].strip(" `"): row[column].strip() for row in rows if len(row) == 6}
+    for constant in fields(surface):
+        if constant.name not in ("name", "attention"):
+            assert float(documented[constant.name]) == getattr(surface, constant.name)
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+def test_every_fault_is_documented(fault: Fault) -> None:
+    assert re.search(rf"^\| `{fault.value}[`\[]", DOCS.read_text("utf-8"), re.MULTILINE)
 
 
 def test_the_ranking_weights_sum_to_one() -> None:

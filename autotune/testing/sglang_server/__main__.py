@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from autotune.testing.sglang_server.answers import Model
 from autotune.testing.sglang_server.app import build_app
 from autotune.testing.sglang_server.args import parse
 from autotune.testing.sglang_server.lifecycle import Lifecycle
@@ -58,6 +59,7 @@ def main(argv: Sequence[str], environ: dict[str, str]) -> int:
     switches = Switches.read(environ)
     args = parse(argv, switches)
     log = ServerLog(tp_size=args.tp_size)
+    model = Model(switches.surface, args.setting, switches.faults).with_tasks(switches.answers)
     inherited = switches.inherited
     if inherited is None:
         load(args, switches, log)
@@ -77,7 +79,7 @@ def main(argv: Sequence[str], environ: dict[str, str]) -> int:
     lifecycle = Lifecycle(args, switches, log, stop=stop)
     level = str(args.fields["log_level"])
     config = uvicorn.Config(
-        build_app(args, switches, log, lifecycle, on_engine_error=on_engine_error),
+        build_app(args, switches, log, lifecycle, model, on_engine_error=on_engine_error),
         host=str(args.fields["host"]),
         port=int(args.fields["port"]),
         http="httptools",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.testing.sglang_server.faults import Fault, Faults
-from autotune.testing.sglang_server.surface import Setting, Surface
+from autotune.testing.sglang_server.surface import Algorithm, Setting, Surface
 from autotune.testing.sglang_server.tokens import pieces
 
 __all__ = ["Answer", "CodingTask", "Model", "load_tasks"]
@@ -167,7 +167,7 @@ class Model:
         garble_at = self.faults.argument(Fault.GARBLE_WIDE)
         if garble_at is not None and width >= garble_at:
             return 1.0
-        if setting.algorithm != "DDTREE":
+        if setting.algorithm != Algorithm.DDTREE:
             return 0.0
         return self.surface.corruption_rate(budget=setting.budget, topk=setting.topk)
 

@@ -269,7 +269,7 @@ class Service:
         )
         return OpenAIFrames(request, self._args, options)
 
-    def _spoiled(self) -> str:
+    def _spoiled(self) -> Spoiled:
         self._streams += 1
         kinds = (
             (Fault.TRUNCATE_STREAM, Spoiled.TRUNCATED),
@@ -309,6 +309,7 @@ def build_app(
     switches: Switches,
     log: ServerLog,
     lifecycle: Lifecycle,
+    model: Model,
     *,
     on_engine_error: Callable[[BaseException], None],
 ) -> ASGIApp:
@@ -319,7 +320,6 @@ def build_app(
     """
     engine = Engine(args, switches, log, on_fatal=lifecycle.on_fatal)
     lifecycle.attach(engine)
-    model = Model(switches.surface, args.setting, switches.faults).with_tasks(switches.answers)
     service = Service(args, switches, engine, model, lifecycle, log)
 
     def ended(task: asyncio.Task[None]) -> None:

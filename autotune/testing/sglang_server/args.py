@@ -191,27 +191,23 @@ def parse(argv: Sequence[str], switches: Switches) -> ServerArgs:
     )
 
 
-def _algorithm(fields: dict[str, Any]) -> str:
+def _algorithm(fields: dict[str, Any]) -> Algorithm:
     name = fields["speculative_algorithm"]
     if name is None or name.upper() == Algorithm.NONE:
         fields["speculative_algorithm"] = None
         return Algorithm.NONE
     upper = name.upper()
-    aliases = {
-        "NEXTN": Algorithm.EAGLE,
-        "EAGLE3": Algorithm.EAGLE,
-        "STANDALONE": Algorithm.EAGLE,
-    }
-    known = (Algorithm.DDTREE, Algorithm.DFLASH, Algorithm.NGRAM, Algorithm.EAGLE)
-    upper_known = aliases.get(upper, upper)
-    if upper_known not in known:
-        raise ValueError(f"Unknown speculative algorithm name: {name}")
+    aliases = {"NEXTN": "EAGLE", "EAGLE3": "EAGLE", "STANDALONE": "EAGLE"}
+    try:
+        algorithm = Algorithm(aliases.get(upper, upper))
+    except ValueError:
+        raise ValueError(f"Unknown speculative algorithm name: {name}") from None
     fields["speculative_algorithm"] = upper
-    return str(upper_known)
+    return algorithm
 
 
 def _draft(
-    fields: dict[str, Any], algorithm: str, warnings: list[str], default_block: int
+    fields: dict[str, Any], algorithm: Algorithm, warnings: list[str], default_block: int
 ) -> tuple[int, int, int]:
     """Block size, budget and top-k of an algorithm; the checks are those of the real server."""
     for name in (
@@ -240,7 +236,7 @@ def _draft(
 
 
 def _block_draft(
-    fields: dict[str, Any], algorithm: str, warnings: list[str], default_block: int
+    fields: dict[str, Any], algorithm: Algorithm, warnings: list[str], default_block: int
 ) -> tuple[int, int, int]:
     if fields["speculative_draft_model_path"] is None:
         raise ValueError(

@@ -101,6 +101,11 @@ class Engine:
         return len(self._waiting)
 
     @property
+    def in_graph(self) -> bool:
+        """Whether a captured graph holds the running batch."""
+        return self.running <= self.args.setting.cuda_graph_max_bs
+
+    @property
     def busy_s(self) -> float:
         """Virtual seconds spent in prefills and rounds."""
         return self._clock.busy_s
@@ -325,7 +330,7 @@ class Engine:
 
     def _decode_line(self) -> None:
         now = time.monotonic()
-        counters, setting = self.counters, self.args.setting
+        counters = self.counters
         counters.gen_throughput = self._line_tokens / max(1e-9, now - self._line_at)
         self._line_at, self._line_tokens = now, 0
         accept = ""
@@ -337,10 +342,9 @@ class Engine:
             accept = f"accept len: {length:.2f}, accept rate: {rate:.2f}, "
         self._line_steps = self._line_accepted = 0
         used = self.used_tokens
-        graph = len(self._running) <= min(setting.cuda_graph_max_bs, setting.max_running_requests)
         self._log.scheduler(
             f"Decode batch, #running-req: {len(self._running)}, #token: {used}, "
-            f"token usage: {used / self.kv_tokens:.2f}, {accept}cuda graph: {graph}, "
+            f"token usage: {used / self.kv_tokens:.2f}, {accept}cuda graph: {self.in_graph}, "
             f"gen throughput (token/s): {counters.gen_throughput:.2f}, "
             f"#queue-req: {len(self._waiting)}, "
         )

@@ -54,7 +54,7 @@ def _lines(engine: Engine, style: LogStyle) -> Iterator[str]:
         "spec_accept_length": length,
         "spec_accept_rate": max(0.0, length - 1) / max(1, args.block_size - 1),
         "cache_hit_rate": 0.0,
-        "is_cuda_graph": 1.0,
+        "is_cuda_graph": float(engine.in_graph),
         "num_retracted_reqs": 0.0,
         "page_size": float(args.fields["page_size"]),
         "context_len": float(args.context_tokens),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 __all__ = ["Algorithm", "Setting"]
 
 
-class Algorithm:
+class Algorithm(StrEnum):
     """Names of the speculative algorithms that the surface knows."""
 
     NONE = "NONE"
@@ -36,7 +37,7 @@ class Setting:
     budget: int
     topk: int
     window: int | None = None
-    algorithm: str = Algorithm.DDTREE
+    algorithm: Algorithm = Algorithm.DDTREE
     max_running_requests: int = 64
     cuda_graph_max_bs: int = 512
     mem_fraction_static: float | None = None

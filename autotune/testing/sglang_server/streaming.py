@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 
 from starlette.types import Receive, Scope, Send
 
@@ -14,7 +15,7 @@ from autotune.testing.sglang_server.requests import GenerationRequest
 __all__ = ["Spoiled", "StreamResponse", "until_finished"]
 
 
-class Spoiled:
+class Spoiled(StrEnum):
     """How a stream is spoiled by a fault, if at all."""
 
     NOT = "not"
@@ -60,7 +61,7 @@ class StreamResponse:
         request: GenerationRequest,
         frames: Frames,
         *,
-        spoiled: str = Spoiled.NOT,
+        spoiled: Spoiled = Spoiled.NOT,
     ) -> None:
         self._engine = engine
         self._request = request

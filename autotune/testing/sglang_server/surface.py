@@ -149,7 +149,7 @@ class Surface:
         topk: int,
         window: int | None,
         context_tokens: int,
-        algorithm: str = Algorithm.DDTREE,
+        algorithm: Algorithm = Algorithm.DDTREE,
     ) -> float:
         """Mean output tokens of a verify step, the bonus token included."""
         setting = Setting(budget=budget, topk=topk, window=window, algorithm=algorithm)

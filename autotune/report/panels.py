@@ -1,0 +1,358 @@
+"""Each figure of the report with the words beside it and its numbers as a table.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from autotune.report import figures
+from autotune.report.frames import parameter_names
+from autotune.report.tables import Table, bounds, or_none, table, trials_table
+from autotune.report.words import clock, count, duration, listed, number, percent, plain, point
+from autotune.repository import Role, StoredStudy, StoredTrial
+
+__all__ = [
+    "Panel",
+    "accept_panels",
+    "drift_panel",
+    "finalists_panel",
+    "heat_panels",
+    "progress_panel",
+    "slice_panels",
+    "timeline_panel",
+]
+
+_LEAST_FOR_CORRELATION = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One figure.
+
+    Attributes:
+        key: Id in the page, a word of letters and dashes.
+        words: What the figure shows, in sentences; also its text for those who do not see it.
+    """
+
+    key: str
+    title: str
+    words: str
+    figure: go.Figure
+    table: Table
+
+
+def progress_panel(starts: pd.DataFrame, names: Sequence[str]) -> Panel | None:
+    """Best so far; None where nothing has ended."""
+    search = starts[(starts["role"] != Role.FINAL) & (starts["state"] != "running")]
+    if not len(search):
+        return None
+    tried = search[~search["reference"].astype(bool)]
+    complete = tried[(tried["state"] == "complete") & tried["score_ratio"].notna()]
+    without = tried[tried["state"].isin(["failed", "infeasible", "pruned"])]
+    words = [
+        "Each point is one start: its score over the score of its host's last reference. The "
+        "dashed line is the deployed configuration, bars are 95 % intervals."
+    ]
+    if len(complete):
+        best = complete.iloc[int(complete["score_ratio"].astype(float).argmax())]
+        words.append(
+            f"The highest observed is trial {best['trial']} at {number(best['score_ratio'], 3)}, "
+            f"known after {number(best['spent_gpu_hours'], 2)} GPU-hours. The best of many noisy "
+            "numbers overstates, so it is not the result: the final rounds are."
+        )
+    else:
+        words.append("No trial beside the reference gave a score.")
+    if len(without):
+        states = without["state"].value_counts()
+        words.append(
+            "Without a full score: "
+            + listed(f"{n} {state}" for state, n in states.items())
+            + ", told apart by their shapes."
+        )
+    return Panel(
+        "progress",
+        "Best so far over GPU-hours",
+        " ".join(words),
+        figures.progress_figure(search),
+        trials_table(search, names),
+    )
+
+
+def heat_panels(buckets: pd.DataFrame, trial: StoredTrial | None) -> list[Panel]:
+    """Throughput by bucket: the shown trial, the reference on the same hosts, their ratio."""
+    valid = buckets[buckets["valid"].astype(bool)]
+    reference = valid[valid["reference"].astype(bool)]
+    panels: list[Panel] = []
+    own = valid.iloc[:0]
+    if trial is not None and not trial.reference:
+        own = _settled(valid[valid["trial"] == trial.number])
+        reference = reference[reference["host"].isin(own["host"].unique())]
+    reference = _settled(reference)
+    grids = {"best": _grid(own), "reference": _grid(reference)}
+    name = f"Trial {trial.number}" if trial is not None else "Trial"
+    if len(own) and len(reference):
+        grids["ratio"] = grids["best"] / grids["reference"].reindex_like(grids["best"])
+    for key, title in (("best", name), ("reference", "Reference"), ("ratio", "Ratio")):
+        grid = grids.get(key)
+        if grid is None or grid.empty:
+            continue
+        ratio = key == "ratio"
+        unit = f"{name.lower()} over the reference" if ratio else "output tok/s of all streams"
+        cells = [
+            (str(context), str(concurrency), grid.loc[context, concurrency])
+            for context in grid.index
+            for concurrency in grid.columns
+        ]
+        known = [cell for cell in cells if pd.notna(cell[2])]
+        shown = percent if ratio else number
+        least = min(known, key=lambda cell: float(cell[2]))
+        most = max(known, key=lambda cell: float(cell[2]))
+        panels.append(
+            Panel(
+                f"heat-{key}",
+                title,
+                f"{unit[0].upper()}{unit[1:]}: from {shown(float(least[2]))} at {least[0]} tokens "
+                f"and concurrency {least[1]} to {shown(float(most[2]))} at {most[0]} tokens and "
+                f"concurrency {most[1]}.",
+                figures.heat_figure(grid, ratio=ratio),
+                table(
+                    f"{title}: {unit}",
+                    ("Context tokens", "Concurrency", "Ratio" if ratio else "tok/s"),
+                    [(c, n, number(float(v), 3 if ratio else 1)) for c, n, v in cells],
+                    *range(3),
+                ),
+            )
+        )
+    return panels
+
+
+def _settled(buckets: pd.DataFrame) -> pd.DataFrame:
+    """Those of the final rounds where there are any: they are the fresh ones."""
+    final = buckets[buckets["role"] == Role.FINAL]
+    return final if len(final) else buckets
+
+
+def _grid(buckets: pd.DataFrame) -> pd.DataFrame:
+    return buckets.pivot_table(
+        index="context_tokens", columns="concurrency", values="output_tok_per_s", aggfunc="mean"
+    )
+
+
+def accept_panels(buckets: pd.DataFrame) -> list[Panel]:
+    """Accept length against throughput, one figure for each concurrency."""
+    valid = buckets[buckets["valid"].astype(bool)]
+    known = valid[valid["accept_length"].astype(float).notna()]
+    panels = []
+    for concurrency, group in known.groupby("concurrency"):
+        low, high = float(group["accept_length"].min()), float(group["accept_length"].max())
+        words = (
+            f"{count(len(group), 'measurement')} at concurrency {concurrency}: accept length from "
+            f"{number(low, 2)} to {number(high, 2)} tokens a verify step."
+        )
+        said = [
+            f"{number(rank, 2)} at {context} tokens"
+            for context, one in group.groupby("context_tokens")
+            if (rank := _rank_correlation(one)) is not None
+        ]
+        if said:
+            words += f" Rank correlation of accept length and throughput: {listed(said)}."
+        panels.append(
+            Panel(
+                f"accept-{concurrency}",
+                f"Concurrency {concurrency}",
+                words,
+                figures.accept_figure(group),
+                table(
+                    f"Accept length and throughput at concurrency {concurrency}",
+                    ("Trial", "Context tokens", "Accept length", "tok/s", "95 % interval"),
+                    [
+                        (
+                            str(one["trial"]),
+                            str(one["context_tokens"]),
+                            number(one["accept_length"], 2),
+                            number(one["output_tok_per_s"]),
+                            bounds(one["low"], one["high"], 1),
+                        )
+                        for one in group.to_dict("records")
+                    ],
+                    *range(5),
+                ),
+            )
+        )
+    return panels
+
+
+def _rank_correlation(group: pd.DataFrame) -> float | None:
+    """Spearman's; None for too few or equal values."""
+    pair = group[["accept_length", "output_tok_per_s"]].astype(float)
+    if len(pair) < _LEAST_FOR_CORRELATION or (pair.nunique() < 2).any():
+        return None
+    ranks = pair.rank()
+    return float(ranks["accept_length"].corr(ranks["output_tok_per_s"]))
+
+
+def slice_panels(study: StoredStudy, starts: pd.DataFrame) -> list[Panel]:
+    """Observed ratios over each parameter."""
+    observed = starts[(starts["role"] != Role.FINAL) & starts["score_ratio"].notna()]
+    panels: list[Panel] = []
+    if not len(observed):
+        return panels
+    for position, name in enumerate(parameter_names(study)):
+        parameter = study.definition["parameters"][name]
+        values = [or_none(parameters.get(name)) for parameters in observed["parameters"]]
+        levels = [plain(str(choice)) for choice in parameter.get("choices") or ()]
+        by_value = observed.assign(value=[str(v) for v in values]).groupby("value", sort=False)
+        groups = {str(value): group for value, group in by_value}
+        order = levels or [str(v) for v in sorted({v for v in values if not isinstance(v, str)})]
+        rows = [
+            (
+                plain(value),
+                str(len(group)),
+                number(float(group["score_ratio"].mean()), 3),
+                number(float(group["score_ratio"].max()), 3),
+            )
+            for value, group in sorted(
+                groups.items(),
+                key=lambda one: order.index(one[0]) if one[0] in order else len(order),
+            )
+        ]
+        best = max(rows, key=lambda row: float(row[3]))
+        panels.append(
+            Panel(
+                f"slice-{position}",
+                plain(name),
+                f"{count(len(rows), 'value')} tried of {plain(name)}, deployed is "
+                f"{plain(str(parameter.get('deployed')))}; the highest observed ratio, {best[3]}, "
+                f"is at {best[0]}. The other parameters vary too, so height at one value is not "
+                "the effect of that value alone.",
+                figures.slice_figure(observed, name, parameter=parameter, levels=levels),
+                table(
+                    f"Observed score ratios by {plain(name)}",
+                    (plain(name), "Starts", "Mean ratio", "Highest ratio"),
+                    rows,
+                    1,
+                    2,
+                    3,
+                ),
+            )
+        )
+    return panels
+
+
+def finalists_panel(study: StoredStudy, starts: pd.DataFrame) -> Panel | None:
+    """The final rounds; None where they gave no interval."""
+    judged: Any = (study.verdict or {}).get("finalists") or ()
+    if not judged:
+        return None
+    better = sum(one["interval"]["low"] > 1 for one in judged)
+    return Panel(
+        "finalists",
+        "Finalists against the deployed configuration",
+        f"{count(len(judged), 'finalist')} and the reference were measured again in turns on fresh "
+        f"starts; {better} of them {'is' if better == 1 else 'are'} better beyond the noise: the "
+        "whole interval lies right of the dashed line. The intervals hold for all finalists "
+        "together with 95 %.",
+        figures.finalists_figure(judged, _rounds(starts)),
+        table(
+            "Finalists",
+            ("Trial", "Configuration", "Changes", "Repeats", "Ratio", "95 % interval"),
+            [
+                (
+                    str(one["trial"]),
+                    point(one["parameters"]),
+                    str(one["changes"]),
+                    str(one["repeats"]),
+                    number(one["ratio"], 3),
+                    bounds(one["interval"]["low"], one["interval"]["high"], 3),
+                )
+                for one in judged
+            ],
+            *(0, 2, 3, 4, 5),
+        ),
+    )
+
+
+def _rounds(starts: pd.DataFrame) -> pd.DataFrame:
+    """Columns trial, ratio: each final score over the reference's of the same host and round."""
+    final = starts[(starts["role"] == Role.FINAL) & starts["score"].notna()]
+    own = final[~final["reference"].astype(bool)][["trial", "host", "round", "score"]]
+    base = final[final["reference"].astype(bool)][["host", "round", "score"]]
+    pairs = own.merge(base, on=["host", "round"], suffixes=("", "_reference"))
+    pairs["ratio"] = pairs["score"].astype(float) / pairs["score_reference"].astype(float)
+    return pairs[["trial", "ratio"]]
+
+
+def timeline_panel(starts: pd.DataFrame) -> Panel | None:
+    """What each host did when."""
+    ended = starts[starts["ended_at_s"].notna()].sort_values("started_at_s")
+    if not len(ended):
+        return None
+    spent = {c: float(ended[c].astype(float).sum()) for c in ("stop_s", "load_s", "measure_s")}
+    total = sum(spent.values()) or 1.0
+    return Panel(
+        "timeline",
+        "What the hosts did",
+        f"Over {count(ended['host'].nunique(), 'host')}, {100 * spent['measure_s'] / total:.0f} % "
+        f"of the busy time was measurement ({duration(spent['measure_s'])}), "
+        f"{100 * spent['load_s'] / total:.0f} % loading ({duration(spent['load_s'])}) and "
+        f"{100 * spent['stop_s'] / total:.0f} % stopping ({duration(spent['stop_s'])}). Gaps are "
+        "idle time.",
+        figures.timeline_figure(ended, origin_s=float(ended["started_at_s"].min())),
+        table(
+            "Starts by time (UTC)",
+            ("Host", "Trial", "Start for", "Begun", "Stop", "Load", "Measure", "State"),
+            [
+                (
+                    plain(str(one["host"])),
+                    str(one["trial"]),
+                    str(one["role"]),
+                    clock(one["started_at_s"]),
+                    duration(one["stop_s"]),
+                    duration(one["load_s"]),
+                    duration(one["measure_s"]),
+                    str(one["state"]),
+                )
+                for one in ended.to_dict("records")
+            ],
+            *(1, 4, 5, 6),
+        ),
+    )
+
+
+def drift_panel(starts: pd.DataFrame) -> Panel | None:
+    """How steady the reference was on each host; None with fewer than two on every host."""
+    references = starts[starts["reference"].astype(bool) & starts["score"].notna()]
+    if not len(references) or references.groupby("host").size().max() < 2:
+        return None
+    origin = float(starts["started_at_s"].min())
+    ordered = references.sort_values(["host", "started_at_s"])
+    first = ordered.groupby("host")["score"].transform("first").astype(float)
+    ratio = ordered["score"].astype(float) / first
+    furthest = float(ratio.iloc[int((ratio - 1).abs().argmax())])
+    return Panel(
+        "drift",
+        "Drift of the reference",
+        f"The deployed configuration was measured {len(ordered)} times. Its score moved at most "
+        f"{percent(furthest)} from the first one on the same host; ratios use the host's last "
+        "reference, which takes slow drift out.",
+        figures.drift_figure(ordered, origin_s=origin),
+        table(
+            "Reference scores by host (UTC)",
+            ("Host", "Begun", "Score", "Over its first"),
+            [
+                (
+                    plain(str(one["host"])),
+                    clock(one["started_at_s"]),
+                    number(one["score"]),
+                    number(moved, 3),
+                )
+                for one, moved in zip(ordered.to_dict("records"), ratio, strict=True)
+            ],
+            2,
+            3,
+        ),
+    )

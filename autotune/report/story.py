@@ -1,0 +1,354 @@
+"""What a stored study says, in words: verdict, configuration, numbers, failures, caveats.  Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.measurement import BucketQuality
+from autotune.report.frames import start_gpu_hours, state_of
+from autotune.report.words import count, duration, listed, number, percent, plain, point
+from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
+from autotune.verdict import VerdictKind
+from autotune.views import best_trial
+
+__all__ = [
+    "Configuration",
+    "FailureClass",
+    "Headline",
+    "brief",
+    "caveats",
+    "configuration",
+    "failure_classes",
+    "headline",
+    "shown_trial",
+]
+
+LOG_LINES = 60
+"""Log lines shown for one start, the last ones: the deciding line is near the end."""
+LINE_CHARS = 600
+EXAMPLES = 5
+"""Starts of one class of failure whose log lines are shown; all are counted and named."""
+
+_FAULTS = {
+    "infeasible": "The parameters' fault: the server refused them or died under them.",
+    "failed": "Not the parameters' fault: the machine's or nobody's, so no value was told.",
+}
+_MARKS = {
+    BucketQuality.CLIENT_BOTTLENECK: "the load generator was the bottleneck, not the server",
+    BucketQuality.NOT_STEADY: "throughput had not settled when the windows began",
+    BucketQuality.WIDE_INTERVAL: "the interval stayed wider than asked",
+    BucketQuality.QUEUED: "the server admitted fewer requests than the bucket sends",
+    BucketQuality.CACHE_HITS: "the prefix cache served part of the prompts",
+    BucketQuality.TOKEN_MISMATCH: "client and server counted different numbers of tokens",
+    BucketQuality.ERRORS: "some requests failed",
+    BucketQuality.TOO_FEW_REQUESTS: "too few requests ended",
+    BucketQuality.THERMAL: "the GPUs were throttled",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The verdict.
+
+    Attributes:
+        tone: "better", "same", "open" or "failed"; chooses a colour, the words say it too.
+        sentence: One sentence with the interval.
+        details: What stands under it.
+    """
+
+    tone: str
+    sentence: str
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Settings to copy.
+
+    Attributes:
+        title: Whose settings they are.
+        flags, variables: Text to paste; "" without any.
+        rows: (parameter, carrier, deployed, chosen, whether it changed).
+        left_out: Flags that must not stand in the command.
+    """
+
+    title: str
+    trial: int | None
+    flags: str
+    variables: str
+    rows: tuple[tuple[str, str, str, str, bool], ...]
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FailureClass:
+    """Starts that failed in the same way.
+
+    Attributes:
+        examples: (title, message, log lines) of the first few.
+    """
+
+    kind: str
+    state: str
+    link: str
+    fault: str
+    starts: tuple[str, ...]
+    examples: tuple[tuple[str, str, tuple[str, ...]], ...]
+
+
+def headline(study: StoredStudy) -> Headline:
+    """The verdict first; without one, what is known and why there is none."""
+    verdict = study.verdict
+    if verdict is not None and verdict["kind"] != VerdictKind.NOT_ENOUGH_DATA:
+        return _judged(verdict, _unit(study))
+    why_not = ""
+    if verdict is not None:
+        why_not = _sentence(verdict["sentence"])
+    completed = sum(trial.state == "complete" for trial in study.trials)
+    if not completed:
+        return _nothing(study)
+    best = best_trial(study)
+    if best is None:
+        return Headline(
+            "open",
+            "No verdict yet: only the deployed configuration has been measured.",
+            (why_not,) if why_not else (),
+        )
+    score = best.starts[0].score
+    ratio = score.ratio if score else None
+    seen = (
+        f"The best observed so far is trial {best.number} ({point(best.parameters)}) at "
+        f"{percent(ratio)} against the deployed configuration. It was measured once among "
+        f"{count(completed, 'complete trial')}, and the best of many noisy numbers overstates."
+    )
+    return Headline("open", "No verdict yet.", tuple(t for t in (why_not, seen) if t))
+
+
+def _judged(verdict: Mapping[str, Any], unit: str) -> Headline:
+    ratio, interval = verdict["ratio"], verdict["ratio_interval"]
+    bounds = f"95 % interval {percent(interval['low'])} to {percent(interval['high'])}"
+    digits = 1 if unit else 3
+    reference = f"{number(verdict['reference_score'], digits)}{unit}"
+    if verdict["kind"] == VerdictKind.BETTER:
+        own = verdict.get("interval")
+        absolute = (
+            f"{number(verdict['score'], digits)}{unit} against {reference} for the deployed "
+            "configuration"
+            + (
+                f", interval {number(own['low'], digits)} to {number(own['high'], digits)}"
+                if own
+                else ""
+            )
+            + ". Both are means of fresh measurements, taken in turns after the search."
+        )
+        return Headline(
+            "better",
+            f"Use {point(verdict['parameters'])}: it scores {percent(ratio)} against the deployed "
+            f"configuration ({bounds}).",
+            (f"Score {absolute}",),
+        )
+    known = verdict["finalists"]
+    best = f" ({point(known[0]['parameters'])})" if known else ""
+    difference = "is worse" if interval["high"] < 1 else "shows no significant difference"
+    return Headline(
+        "same",
+        f"Keep the deployed configuration: the best finalist{best} {difference}, "
+        f"{percent(ratio)} ({bounds}).",
+        (f"The deployed configuration scores {reference}.",),
+    )
+
+
+def _unit(study: StoredStudy) -> str:
+    """Of a score: weighted tok/s, or none where it is a mean of ratios."""
+    rule = study.definition.get("objective", {}).get("score", {})
+    return "" if rule.get("aggregate") == "geometric" else " tok/s"
+
+
+def _nothing(study: StoredStudy) -> Headline:
+    if not study.trials:
+        return Headline("open", "Nothing has been measured yet: the study holds no trial.")
+    classes = failure_classes(study)
+    states = Counter(trial.state for trial in study.trials)
+    shown = listed(f"{n} {state}" for state, n in sorted(states.items()))
+    if not classes:
+        return Headline("open", f"No trial has been completed yet: {shown}.")
+    most = max(classes, key=lambda one: len(one.starts))
+    total = sum(len(one.starts) for one in classes)
+    common = (
+        f"all {total} starts failed for the same reason"
+        if len(most.starts) == total > 1
+        else f"the commonest reason, {len(most.starts)} of {count(total, 'failed start')}"
+    )
+    return Headline(
+        "failed",
+        f"Nothing could be measured: {common}: {_sentence(most.examples[0][1])}",
+        (f"Trials: {shown}. The deployed configuration stays.",),
+    )
+
+
+def shown_trial(study: StoredStudy) -> StoredTrial | None:
+    """The trial that the report is about: the verdict's, else the best observed, else a reference.
+
+    A verdict that keeps the deployed configuration is about the reference.
+    """
+    verdict = study.verdict
+    if verdict is not None and verdict.get("trial") is not None:
+        wanted = next((t for t in study.trials if t.number == verdict["trial"]), None)
+        if wanted is not None and verdict["kind"] != VerdictKind.NOT_ENOUGH_DATA:
+            return wanted
+    references = (t for t in study.trials if t.reference and t.state == "complete")
+    return best_trial(study) or next(references, None)
+
+
+def configuration(study: StoredStudy) -> Configuration | None:
+    """The settings of the verdict's trial; the best observed ones, named so, without a verdict."""
+    trial = shown_trial(study)
+    if trial is None:
+        return None
+    won = study.verdict is not None and study.verdict["kind"] == VerdictKind.BETTER
+    title = (
+        f"The winner, trial {trial.number}"
+        if won
+        else f"The best observed so far, trial {trial.number}: not proven better"
+    )
+    if trial.reference:
+        title = "The deployed configuration"
+    flags, variables, left_out, rows = [], [], [], []
+    for name, parameter in study.definition.get("parameters", {}).items():
+        value = trial.parameters.get(name)
+        deployed = parameter.get("deployed")
+        carrier = parameter.get("flag") or parameter.get("env") or ""
+        chosen = "none" if value is None else str(value)
+        rows.append((name, carrier, str(deployed), chosen, chosen != str(deployed)))
+        if value is None:
+            left_out.append(carrier)
+        elif parameter.get("flag"):
+            flags.append(f"{carrier} {shlex.quote(str(value))}")
+        else:
+            variables.append(f"{carrier}={shlex.quote(str(value))}")
+    return Configuration(
+        title,
+        trial.number,
+        " \\\n  ".join(flags),
+        "\n".join(variables),
+        tuple(rows),
+        tuple(left_out),
+    )
+
+
+def brief(study: StoredStudy) -> tuple[tuple[str, str, str], ...]:
+    """(name, value, explanation) of each number in brief."""
+    starts = [start for trial in study.trials for start in trial.starts]
+    states = Counter(trial.state for trial in study.trials)
+    order = ("complete", "infeasible", "failed", "pruned", "running")
+    shown = ", ".join(f"{states[state]} {state}" for state in order if states[state])
+    finals = sum(start.role is Role.FINAL for start in starts)
+    references = sum(start.role is Role.REFERENCE for start in starts)
+    gpu_hours = sum(start_gpu_hours(study, start) for start in starts)
+    gpus = study.definition.get("service", {}).get("gpus_per_host", 1)
+    ended = [start.record.ended_at_s for start in starts if start.record is not None]
+    first = min((start.started_at_s for start in starts), default=0.0)
+    loads = sorted(s.record.load_s for s in starts if s.record is not None and s.record.load_s > 0)
+    return (
+        ("Trials", str(len(study.trials)), shown or "none yet"),
+        (
+            "Server starts",
+            str(len(starts)),
+            f"{references} of the reference, {finals} in the final rounds",
+        ),
+        ("GPU-hours", number(gpu_hours), f"{count(gpus, 'GPU')} a host, from stop to last answer"),
+        ("Hosts", str(len(study.hosts)), listed(plain(h.host) for h in study.hosts) or "none yet"),
+        ("Wall time", duration(max(ended) - first if ended else 0.0), "first start to last end"),
+        (
+            "Median load",
+            duration(loads[len(loads) // 2] if loads else None),
+            "from the start to the first answer",
+        ),
+    )
+
+
+def failure_classes(study: StoredStudy) -> tuple[FailureClass, ...]:
+    """Starts that gave no usable score, by how they failed; the commonest class first."""
+    groups: dict[tuple[str, str, str], list[tuple[str, str, tuple[str, ...]]]] = defaultdict(list)
+    for trial in study.trials:
+        for position, start in enumerate(trial.starts):
+            found = _failure(start)
+            if found is not None:
+                kind, link, message, lines = found
+                title = f"trial {trial.number}" + (f", start {position + 1}" if position else "")
+                key = (kind, state_of(trial, position), link)
+                groups[key].append((f"{title} on {plain(start.host)}", message, lines))
+    classes = [
+        FailureClass(
+            kind=plain(kind),
+            state=state,
+            link=plain(link),
+            fault=_FAULTS.get(state, ""),
+            starts=tuple(title for title, _, _ in members),
+            examples=tuple(members[:EXAMPLES]),
+        )
+        for (kind, state, link), members in groups.items()
+    ]
+    return tuple(sorted(classes, key=lambda one: (-len(one.starts), one.kind, one.link)))
+
+
+def _failure(start: StoredStart) -> tuple[str, str, str, tuple[str, ...]] | None:
+    failure = start.record.failure if start.record else None
+    if failure is not None:
+        tail = failure.log_tail[-LOG_LINES:]
+        lines = tuple(plain(line, most=LINE_CHARS) for line in tail)
+        return failure.kind, failure.link, plain(failure.message, most=2000), lines
+    if start.violations:
+        return "LimitViolated", "", plain("; ".join(start.violations), most=2000), ()
+    return None
+
+
+def caveats(study: StoredStudy) -> tuple[str, ...]:
+    """What a reader should know before trusting a number."""
+    service = study.definition.get("service", {})
+    coding = study.definition.get("objective", {}).get("coding", {})
+    command = service.get("command") or ""
+    words = command if isinstance(command, str) else " ".join(command)
+    found: list[str] = []
+    if "autotune.testing" in words:
+        found.append(
+            "The server was simulated: these numbers show how the tool works, not how an engine "
+            "performs."
+        )
+    if coding.get("sandbox") == "weak":
+        found.append(
+            "Coding answers ran in the weaker sandbox: fewer limits than the strict one, meant for "
+            "answers of a simulated server."
+        )
+    if study.verdict is None:
+        found.append("There is no verdict: the final rounds have not been held or did not end.")
+    running = [str(t.number) for t in study.trials if t.state == "running"]
+    if running:
+        found.append(f"Still running, or left by a driver that died: trial {listed(running)}.")
+    away = [plain(host.host) for host in study.hosts if host.restored_at_s is None]
+    if away:
+        found.append(f"Not recorded as restored when this was written: {listed(away)}.")
+    found.extend(_marked(study))
+    found.append(
+        "A score interval of the search comes from the windows of one start; what differs from "
+        "start to start is only in the interval of the final rounds."
+    )
+    return tuple(found)
+
+
+def _marked(study: StoredStudy) -> list[str]:
+    buckets = [b for trial in study.trials for start in trial.starts for b in start.buckets]
+    marks = Counter(mark for bucket in buckets for mark in bucket.marks)
+    return [
+        f"In {n} of {count(len(buckets), 'measured bucket')} {_MARKS[mark]} ({mark})."
+        for mark, n in marks.most_common()
+    ]
+
+
+def _sentence(text: str) -> str:
+    clean = plain(text.strip(), most=400)
+    return clean if clean.endswith((".", "!", "?", "…")) else f"{clean}."

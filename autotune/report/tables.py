@@ -1,0 +1,96 @@
+"""Frames -> tables of text.  Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from autotune.report.words import number, plain
+from autotune.repository import Role
+
+__all__ = ["Table", "bounds", "coding_table", "or_none", "table", "trials_table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Text in rows; `numeric` columns are set to the right."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: frozenset[int] = frozenset()
+
+
+def table(
+    caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *numeric: int
+) -> Table:
+    return Table(caption, tuple(columns), tuple(tuple(row) for row in rows), frozenset(numeric))
+
+
+def trials_table(starts: pd.DataFrame, names: Sequence[str]) -> Table:
+    """Every start, final rounds too."""
+    rows = [
+        (
+            str(one["trial"]),
+            f"{one['role']} {one['round']}" if one["role"] == Role.FINAL else str(one["role"]),
+            plain(str(one["host"])),
+            *(plain(str(or_none(one["parameters"].get(name)))) for name in names),
+            str(one["state"]),
+            number(one["score"]),
+            number(one["score_ratio"], 3),
+            bounds(one["ratio_low"], one["ratio_high"], 3),
+            number(one["spent_gpu_hours"], 2),
+        )
+        for one in starts.to_dict("records")
+    ]
+    columns = (
+        *("Trial", "Start for", "Host", *map(plain, names), "State", "Score", "Ratio"),
+        *("95 % interval", "GPU-hours spent"),
+    )
+    first = 3
+    return table(
+        "Every server start in the order of their ends",
+        columns,
+        rows,
+        0,
+        *range(first, first + len(names)),
+        *(len(columns) - back for back in (1, 2, 3, 4)),
+    )
+
+
+def coding_table(coding: pd.DataFrame) -> Table | None:
+    """Outcomes of the coding answers, one row for each start."""
+    if not len(coding):
+        return None
+    outcomes = sorted({name for row in coding["outcomes"] for name in row} - {"passed"})
+    return table(
+        "Coding answers by start",
+        ("Trial", "Start for", "Passed", "Failed", *(name.replace("_", " ") for name in outcomes)),
+        [
+            (
+                f"{one['trial']}{' (reference)' if one['reference'] else ''}",
+                str(one["role"]),
+                str(one["passed"]),
+                str(one["failed"]),
+                *(str(one["outcomes"].get(name, 0)) for name in outcomes),
+            )
+            for one in coding.to_dict("records")
+        ],
+        *range(2, 4 + len(outcomes)),
+    )
+
+
+def bounds(low: float, high: float, digits: int) -> str:
+    """An interval; a dash where there is none."""
+    if math.isnan(low) or math.isnan(high):
+        return number(None)
+    return f"{number(low, digits)} to {number(high, digits)}"
+
+
+def or_none(value: Any) -> Any:
+    """A parameter's value as files write it."""
+    return "none" if value is None else value

@@ -1,0 +1,262 @@
+"""Parameters, constraints and the points they span."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotune.ddtree import CONSTRAINTS, constraint
+from autotune.errors import ConfigError, SearchSpaceError
+from autotune.parameter import (
+    Parameter,
+    ParameterKind,
+    ParameterValue,
+    value_from_file,
+    value_to_file,
+)
+from autotune.space import Constraint, SearchSpace
+from autotune.testing.surfaces import ddtree_space
+
+SPACE = ddtree_space()
+INT, FLOAT, CATEGORICAL = ParameterKind.INT, ParameterKind.FLOAT, ParameterKind.CATEGORICAL
+
+
+def integer(**changes: Any) -> Parameter:
+    given: dict[str, Any] = {"low": 1, "high": 64, "deployed": 8, "flag": "--budget", **changes}
+    return Parameter("budget", INT, **given)
+
+
+@st.composite
+def points(draw: st.DrawFn) -> dict[str, ParameterValue]:
+    return {
+        parameter.name: draw(st.sampled_from(parameter.levels())) for parameter in SPACE.parameters
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"low": 65}, "low 65 is above high 64"),
+        ({"low": None}, "needs low and high"),
+        ({"low": 1.0}, "low 1.0 is not an integer"),
+        ({"high": True}, "high True is not a finite number"),
+        ({"step": 0}, "step 0 is not above 0"),
+        ({"step": 2}, "high 64 is not low 1 plus steps of 2"),
+        ({"step": 3, "log": True}, "log and step exclude each other"),
+        ({"low": 0, "log": True}, "log needs low above 0"),
+        ({"deployed": 65}, "deployed 65 is outside [1, 64]"),
+        ({"deployed": None}, "deployed 'none' is not a number"),
+        ({"deployed": 8.5}, "deployed 8.5 is not an integer"),
+        ({"flag": ""}, "either a flag or an environment variable"),
+        ({"env": "BUDGET"}, "either a flag or an environment variable"),
+        ({"flag": "budget"}, "does not begin with a dash"),
+        ({"proof": ("argv", "dream")}, "proof 'dream' is none of argv"),
+        ({"choices": (1, 2)}, "has low and high, not choices"),
+    ],
+)
+def test_a_wrong_definition_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(SearchSpaceError) as caught:
+        integer(**changes)
+    assert "parameter 'budget'" in caught.value.message
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ((), "needs choices"),
+        ((1, 1), "a choice stands twice"),
+        ((1, "none"), "read as leaving the flag out"),
+        ((1, math.nan), "neither text nor a finite number"),
+        ((1, True), "neither text nor a finite number"),
+    ],
+)
+def test_wrong_choices_are_refused(choices: tuple[ParameterValue, ...], words: str) -> None:
+    with pytest.raises(SearchSpaceError, match=words):
+        Parameter("mode", CATEGORICAL, choices=choices, deployed=1, flag="--mode")
+
+
+@pytest.mark.parametrize("name", ["", "two words", "9lives"])
+def test_a_name_is_an_identifier(name: str) -> None:
+    with pytest.raises(SearchSpaceError, match="identifier"):
+        Parameter(name, INT, low=1, high=2, deployed=1, flag="--x")
+
+
+def test_none_is_written_as_a_word() -> None:
+    for value in (None, 7, 0.5, "fa3"):
+        assert value_from_file(value_to_file(value)) == value
+    assert value_to_file(None) == "none"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"budget": 65}, "'budget': 65 is outside [1, 64]"),
+        ({"budget": True}, "'budget': True is not a number"),
+        ({"window": 100}, "'window': 100 is not one of 256, 512"),
+        ({"topk": "4"}, "'topk': '4' is not a number"),
+        ({"depth": 3}, "unknown parameter 'depth'"),
+        ({"topk": 9}, "topk 9 is above budget 8"),
+    ],
+)
+def test_validate_says_what_is_wrong(change: dict[str, ParameterValue], words: str) -> None:
+    with pytest.raises(SearchSpaceError) as caught:
+        SPACE.validate({**SPACE.deployed(), **change})
+    assert words in caught.value.message
+
+
+def test_a_missing_parameter_is_named() -> None:
+    with pytest.raises(SearchSpaceError, match="'topk' is missing"):
+        SPACE.validate({"budget": 8, "window": None})
+
+
+def test_off_step_is_refused() -> None:
+    fraction = Parameter("share", FLOAT, low=0.1, high=0.9, step=0.1, deployed=0.7, flag="--share")
+    assert fraction.problem(0.30000000000000004) == ""
+    assert fraction.problem(0.35) == "0.35 is not 0.1 plus steps of 0.1"
+    assert all(fraction.problem(level) == "" for level in fraction.levels())
+    assert len(fraction.levels()) == 9
+
+
+def test_a_space_refuses_what_cannot_be() -> None:
+    topk = replace(SPACE.parameters[1], deployed=16)
+    with pytest.raises(SearchSpaceError, match="deployed point is not valid"):
+        SearchSpace((integer(), topk), (CONSTRAINTS["topk-within-budget"],))
+    with pytest.raises(SearchSpaceError, match="needs the parameter 'window'"):
+        SearchSpace((integer(),), (CONSTRAINTS["window-covers-block"],))
+    with pytest.raises(SearchSpaceError, match="'budget' is defined twice"):
+        SearchSpace((integer(), integer()))
+    with pytest.raises(SearchSpaceError, match="no parameter"):
+        SearchSpace(())
+
+
+def test_constraints_are_found_by_name_and_fixed() -> None:
+    assert constraint("topk-within-budget").name == "topk-within-budget"
+    with pytest.raises(ConfigError, match="known: topk-within-budget, window-covers-block"):
+        constraint("topk-below-budget")
+    with pytest.raises(TypeError):
+        CONSTRAINTS["x"] = Constraint("x", lambda values: ())  # type: ignore[index]
+
+
+def test_a_window_below_the_block_is_a_violation() -> None:
+    window = Parameter("window", INT, low=1, high=64, deployed=16, flag="--window")
+    space = SearchSpace((window,), (CONSTRAINTS["window-covers-block"],))
+    assert space.violations({"window": 7}) == ("window 7 is below the drafter's block of 8 tokens",)
+    assert space.violations({"window": 8}) == ()
+    assert min(point["window"] for point in space.enumerate(100)) == 8  # type: ignore[type-var]
+
+
+@given(points())
+def test_the_effective_point_is_valid_and_final(point: dict[str, ParameterValue]) -> None:
+    effective = SPACE.effective(point)
+    SPACE.validate(effective)
+    assert SPACE.effective(effective) == effective
+    assert SPACE.key(point) == SPACE.key(effective)
+
+
+@given(points(), points())
+def test_equal_keys_mean_the_same_server(
+    a: dict[str, ParameterValue], b: dict[str, ParameterValue]
+) -> None:
+    assert (SPACE.key(a) == SPACE.key(b)) == (SPACE.effective(a) == SPACE.effective(b))
+
+
+def test_a_cap_above_the_budget_is_the_budget() -> None:
+    assert SPACE.effective({"budget": 4, "topk": 16, "window": None}) == {
+        "budget": 4,
+        "topk": 4,
+        "window": None,
+    }
+    assert SPACE.key({"budget": 4, "topk": 16, "window": None}) == (
+        '{"budget":4,"topk":4,"window":null}'
+    )
+
+
+def test_listing_is_complete_and_without_twins() -> None:
+    listed = SPACE.enumerate(10_000)
+    keys = {SPACE.key(point) for point in listed}
+    assert len(keys) == len(listed) == 7 * sum(min(16, budget) for budget in range(1, 65))
+    assert listed[0] == SPACE.deployed()
+
+
+@given(st.integers(1, 300), st.integers(0, 2**32 - 1))
+@settings(max_examples=5, deadline=None)
+def test_a_sample_of_the_listing_is_valid_and_seeded(limit: int, seed: int) -> None:
+    sample = SPACE.enumerate(limit, seed=seed)
+    assert len({SPACE.key(point) for point in sample}) == len(sample) == limit
+    assert SPACE.deployed() in sample
+    assert sample == SPACE.enumerate(limit, seed=seed)
+    for point in sample:
+        SPACE.validate(point)
+
+
+def test_a_space_too_large_to_list_is_sampled() -> None:
+    share = Parameter("share", FLOAT, low=0.5, high=0.95, deployed=0.8, flag="--share")
+    rate = Parameter("rate", FLOAT, low=1.0, high=1e4, log=True, deployed=3.0, flag="--rate")
+    space = SearchSpace((*SPACE.parameters, share, rate), SPACE.constraints)
+    sample = space.enumerate(500, seed=3)
+    assert len(sample) == 500
+    assert not space.finite
+    assert sample[0] == space.deployed()
+    for point in sample:
+        space.validate(point)
+
+
+@given(points())
+def test_the_encoding_lies_in_the_unit_cube(point: dict[str, ParameterValue]) -> None:
+    encoded = SPACE.encode(point)
+    assert encoded.shape == (3,)
+    assert np.all((encoded >= 0) & (encoded <= 1))
+
+
+def test_the_encoding_follows_ratios_ranks_and_names() -> None:
+    backend = Parameter(
+        "backend", CATEGORICAL, choices=("fa3", "triton", None), deployed="fa3", flag="--backend"
+    )
+    space = SearchSpace((*SPACE.parameters, backend))
+    encoded = space.encode({"budget": 8, "topk": 2, "window": None, "backend": "triton"})
+    assert encoded.tolist() == pytest.approx([0.5, 0.25, 1.0, 0.0, 1.0, 0.0])
+    assert space.encode(space.deployed())[2] == pytest.approx(3 / 6)
+
+
+@given(points())
+def test_optuna_accepts_every_point(point: dict[str, ParameterValue]) -> None:
+    trial = optuna.trial.create_trial(
+        params=dict(point), distributions=SPACE.distributions(), value=1.0
+    )
+    assert trial.params == point
+
+
+def test_equal_definitions_are_equal_values() -> None:
+    again = ddtree_space()
+    assert again == SPACE
+    assert again.fingerprint() == SPACE.fingerprint()
+    assert pickle.loads(pickle.dumps(SPACE)) == SPACE
+
+
+@pytest.mark.parametrize(
+    "changes", [{"high": 32}, {"log": False}, {"flag": "--other"}, {"deployed": 9}]
+)
+def test_what_a_point_means_is_in_the_fingerprint(changes: dict[str, Any]) -> None:
+    budget, *others = SPACE.parameters
+    changed = SearchSpace((replace(budget, **changes), *others), SPACE.constraints)
+    assert changed.fingerprint() != SPACE.fingerprint()
+
+
+def test_texts_are_not_in_the_fingerprint() -> None:
+    budget, *others = SPACE.parameters
+    changed = SearchSpace((replace(budget, why="wide", source="x"), *others), SPACE.constraints)
+    assert changed.fingerprint() == SPACE.fingerprint()
+
+
+def test_changes_count_parameters() -> None:
+    assert SPACE.changes(SPACE.deployed()) == 0
+    assert SPACE.changes({"budget": 16, "topk": 4, "window": None}) == 2
