@@ -47,7 +47,7 @@ class StudyConfig:
         {
             *("study.trials", "study.hours", "study.gpu_hours", "study.same_failure_most"),
             *("service.hosts", "service.load_timeout_s", "service.stop_timeout_s"),
-            *("service.restore_after_s", "service.command_timeout_s"),
+            *("service.restore_after_s", "service.command_timeout_s", "service.ssh_config"),
         }
     )
 

@@ -81,7 +81,7 @@ class ServiceSection(Section):
 
     `hosts` are ssh names for the systemd supervisor (`local` is this machine without ssh), plain
     labels (`label` or `label:port`) for the process supervisor.  `base_url` may hold `{host}` and
-    `{port}`; `command` may hold `{port}`.
+    `{port}`; `command` may hold `{port}`.  `ssh_config` is read instead of the user's own.
     """
 
     engine: Literal["sglang"] = "sglang"
@@ -91,6 +91,7 @@ class ServiceSection(Section):
     base_url: Annotated[str, Field(pattern=r"^https?://")]
     command: str | tuple[str, ...] | None = None
     environment: Mapping[str, str] = {}
+    ssh_config: str | None = None
     api_key_env: str | None = None
     admin_api_key_env: str | None = None
     inject: Literal["flags", "environment"] = "flags"
@@ -195,7 +196,11 @@ class LosslessSection(Section):
 
 
 class MeasureSection(Section):
-    """`[measure]`: how long a bucket is measured."""
+    """`[measure]`: how long a bucket is measured, and when it is not believed.
+
+    Beyond `client_cpu_most` (share of a core) or `loop_lag_most_ms` (99th percentile of the event
+    loop's lateness) the client is the bottleneck and the bucket is invalid.
+    """
 
     target_half_width: Annotated[float, Field(gt=0, le=0.5)] = 0.02
     least_windows: Annotated[int, Field(ge=4)] = 8
@@ -203,7 +208,10 @@ class MeasureSection(Section):
     window_s: Positive = 1.0
     warm_up_most_s: Positive = 60.0
     request_timeout_s: Positive = 600.0
+    stall_timeout_s: Positive = 60.0
     error_rate_most: Share = 0.01
+    client_cpu_most: Annotated[float, Field(gt=0, le=1)] = 0.85
+    loop_lag_most_ms: Positive = 20.0
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -470,16 +470,7 @@ def rule_of(config: StudyConfig) -> Rule:
 
 
 def _settings(config: StudyConfig) -> MeasureSettings:
-    section = config.measure
-    return MeasureSettings(
-        target_half_width=section.target_half_width,
-        least_windows=section.least_windows,
-        most_windows=section.most_windows,
-        window_s=section.window_s,
-        warm_up_most_s=section.warm_up_most_s,
-        error_rate_most=section.error_rate_most,
-        request_timeout_s=section.request_timeout_s,
-    )
+    return MeasureSettings(**config.measure.model_dump())
 
 
 def _order(buckets: tuple[Bucket, ...]) -> tuple[Bucket, ...]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autotune.supervisors.base import Supervisor
+
+if TYPE_CHECKING:
+    from autotune.remote.connector import Connector
 
 __all__ = ["HostPlan", "open_supervisor"]
 
@@ -22,6 +27,7 @@ class HostPlan:
         port: Port that the server listens on.
         unit: systemd unit; empty for a process.
         command: Command of a process; empty for a unit.
+        ssh_config: ssh configuration file instead of the user's own; empty for that one.
         directory: Where a process keeps its lease and logs.
         api_key, admin_api_key: Secrets; never shown.
         stop_timeout_s, load_timeout_s, command_timeout_s: Limits, seconds.
@@ -35,6 +41,7 @@ class HostPlan:
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     directory: Path = Path()
+    ssh_config: str = ""
     api_key: str | None = field(default=None, repr=False)
     admin_api_key: str | None = field(default=None, repr=False)
     stop_timeout_s: float = 300.0
@@ -56,12 +63,26 @@ def open_supervisor(plan: HostPlan) -> Supervisor:
             command=plan.command,
             port=plan.port,
             directory=plan.directory,
-            environment=plan.environment,
+            environment={**os.environ, **plan.environment},
             stop_timeout_s=plan.stop_timeout_s,
         )
     from autotune.remote.local import LocalConnector
     from autotune.remote.ssh import SshConnector
+    from autotune.remote.ssh_config import SshOptions
     from autotune.supervisors.systemd import SystemdSupervisor
+    from autotune.systemd.way_back import Limits
 
-    connector = LocalConnector() if plan.host == "local" else SshConnector(plan.host)
-    return SystemdSupervisor(plan.host, connector, unit=plan.unit, port=plan.port)
+    connector: Connector = (
+        LocalConnector()
+        if plan.host == "local"
+        else SshConnector(plan.host, SshOptions(config=plan.ssh_config))
+    )
+    return SystemdSupervisor(
+        plan.host,
+        connector,
+        unit=plan.unit,
+        port=plan.port,
+        limits=Limits(
+            serve_s=plan.load_timeout_s, restore_s=plan.load_timeout_s + plan.stop_timeout_s
+        ),
+    )

@@ -51,7 +51,7 @@ def plan_host(config: StudyConfig, host: str) -> HostPlan:
         port = int(given) if given else _free_port()
         address = "127.0.0.1"
     else:
-        label, port, address = host, 0, _address(host)
+        label, port, address = host, 0, _address(host, service.ssh_config)
     url = service.base_url.replace("{host}", address).replace("{port}", str(port))
     url_port = urlsplit(url).port
     if url_port is None:
@@ -73,6 +73,7 @@ def plan_host(config: StudyConfig, host: str) -> HostPlan:
         unit=service.unit or "",
         command=tuple(_fill(word, filled) for word in service.command_words()),
         environment={key: _fill(text, filled) for key, text in service.environment.items()},
+        ssh_config=service.ssh_config or "",
         directory=Path("autotune-data").resolve() / config.name / label,
         api_key=_secret(service.api_key_env),
         admin_api_key=_secret(service.admin_api_key_env),
@@ -206,13 +207,13 @@ def _ask(plan: HostPlan) -> ServerInfo | None:
             return None
 
 
-def _address(host: str) -> str:
+def _address(host: str, ssh_config: str | None) -> str:
     """Network address of an ssh host, as ssh itself resolves it."""
     if host == "local":
         return "127.0.0.1"
-    from autotune.remote.ssh_config import resolve
+    from autotune.remote.ssh_config import SshOptions, resolve
 
-    return resolve(host).hostname
+    return resolve(host, SshOptions(config=ssh_config or "")).hostname
 
 
 def _secret(variable: str | None) -> str | None:

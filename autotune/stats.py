@@ -16,7 +16,14 @@ from scipy import special, stats
 
 from autotune.measurement import Interval
 
-__all__ = ["enough", "is_steady", "mean_interval", "percentile", "relative_half_width"]
+__all__ = [
+    "enough",
+    "halves_agree",
+    "is_steady",
+    "mean_interval",
+    "percentile",
+    "relative_half_width",
+]
 
 # The autocorrelations that one-second windows of a closed loop have.  Negative values are left out:
 # they would make the interval narrower, and synchronised requests produce them by accident.
@@ -160,3 +167,22 @@ def is_steady(windows: Sequence[float], *, least: int = 6) -> bool:
     error = math.sqrt((float(early.var(ddof=1)) + float(late.var(ddof=1))) / half)
     # Differences below a thousandth are the clock's: windows are cut at chunks, not at tokens.
     return difference <= _LARGEST_DRIFT * mean and difference <= max(1.96 * error, 1e-3 * mean)
+
+
+def halves_agree(windows: Sequence[float]) -> bool:
+    """Whether the two halves of all measured windows differ by no more than their interval allows.
+
+    The difference of two halves has twice the standard error of the mean, so twice h is its own
+    95 % bound; h already knows the autocorrelation.  As in `is_steady`, never above 10 %.  This is
+    asked of a bucket whose warm-up did not pass `is_steady` in time.
+    """
+    if len(windows) < 4:
+        return False
+    half = len(windows) // 2
+    mean = math.fsum(windows) / len(windows)
+    difference = abs(math.fsum(windows[:half]) - math.fsum(windows[-half:])) / half
+    return (
+        mean > 0
+        and difference <= _LARGEST_DRIFT * mean
+        and difference <= max(2 * mean_interval(windows).half_width, 1e-3 * mean)
+    )

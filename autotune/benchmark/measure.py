@@ -52,6 +52,9 @@ class MeasureSettings:
         error_rate_most: Share of failed requests above which the bucket is invalid.
         request_timeout_s: Longest request, seconds.
         stall_timeout_s: Longest time in which nothing arrives on a stream, seconds.
+        client_cpu_most: Share of a core above which the client counts as the bottleneck.
+        loop_lag_most_ms: 99th percentile of the event loop's lateness above which it does, ms; a
+            tenth of the median TTFT is allowed in any case.
     """
 
     target_half_width: float = 0.02
@@ -62,6 +65,8 @@ class MeasureSettings:
     error_rate_most: float = 0.01
     request_timeout_s: float = 600.0
     stall_timeout_s: float = 120.0
+    client_cpu_most: float = 0.85
+    loop_lag_most_ms: float = 20.0
 
 
 class Phase(StrEnum):
@@ -285,9 +290,15 @@ class BucketMeter:
         errors = len(ended) - len(good)
         interval = stats.mean_interval(rates) if len(rates) > 1 else Interval(rates[0], rates[0])
         reasons = {
-            BucketQuality.CLIENT_BOTTLENECK: audit_client(cpu=self._cpu_s, lag_p99_ms=lag_ms),
+            BucketQuality.CLIENT_BOTTLENECK: audit_client(
+                cpu=self._cpu_s,
+                lag_p99_ms=lag_ms,
+                ttft_ms=_percentile(ttft_ms, 50),
+                cpu_most=self._settings.client_cpu_most,
+                lag_most_ms=self._settings.loop_lag_most_ms,
+            ),
             BucketQuality.NOT_STEADY: ""
-            if steady or stats.is_steady(rates)
+            if steady or stats.halves_agree(rates)
             else f"throughput did not settle within {self._settings.warm_up_most_s:g} s",
             BucketQuality.CACHE_HITS: audit_cache(
                 cached_tokens=cached,

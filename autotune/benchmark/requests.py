@@ -162,11 +162,6 @@ class RequestRecorder:
         self._cached_tokens: int | None = None
 
     @property
-    def complete(self) -> bool:
-        """Whether both the finish reason and a usage have come."""
-        return self.finish_reason is not None and self._usage_seen
-
-    @property
     def usage_seen(self) -> bool:
         return self._usage_seen
 

@@ -19,6 +19,9 @@ __all__ = ["StreamTransport"]
 
 # What may lie unread on one connection before the server is made to wait.
 _UNREAD_BYTES = 1 << 20
+# Below the five seconds after which Uvicorn closes an idle connection: a request never meets a
+# connection that is just being closed, nor one whose end nobody has read yet.
+_KEEP_ALIVE_S = 4.0
 
 
 class StreamTransport(httpx.AsyncBaseTransport):
@@ -59,11 +62,12 @@ class StreamTransport(httpx.AsyncBaseTransport):
     async def _connect(self, url: httpx.URL, timeout_s: float | None) -> _Connection:
         key = (url.host, url.port or 80)
         idle = self._idle.setdefault(key, collections.deque())
+        loop = asyncio.get_running_loop()
         while idle:
             connection = idle.pop()
-            if connection.usable:
+            if connection.usable and loop.time() - connection.idle_since_s < _KEEP_ALIVE_S:
                 return connection
-        loop = asyncio.get_running_loop()
+            connection.abort()
         try:
             async with asyncio.timeout(timeout_s):
                 _, made = await loop.create_connection(lambda: _Connection(loop, key), *key)
@@ -75,6 +79,7 @@ class StreamTransport(httpx.AsyncBaseTransport):
 
     def _give_back(self, connection: _Connection) -> None:
         if connection.usable:
+            connection.idle_since_s = asyncio.get_running_loop().time()
             self._idle[connection.key].append(connection)
         else:
             connection.abort()
@@ -91,6 +96,7 @@ class _Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._read_timeout_s: float | None = None
         self._lost: Exception | None = None
+        self.idle_since_s = 0.0
         self._reset()
 
     def _reset(self) -> None:

@@ -7,6 +7,7 @@ Exit codes: 0 done · 1 host, storage, port or study failed · 2 the user's file
 from __future__ import annotations
 
 import logging
+import os
 import sys
 
 import typer
@@ -17,6 +18,10 @@ from autotune.errors import AutotuneError, ConfigError
 __all__ = ["app", "main"]
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+# The matrices of the search are small: threads of the linear algebra library only wait for each
+# other, for minutes on a busy machine. It reads this when numpy is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 app = typer.Typer(
     name="autotune",

@@ -222,8 +222,7 @@ class _SshStream:
     def read(self, timeout_s: float) -> bytes | None:
         ends_at = time.monotonic() + timeout_s
         while (line := self._splitter.pop()) is None:
-            while self._channel.recv_stderr_ready():
-                self._errors = (self._errors + self._channel.recv_stderr(CHUNK_BYTES))[-2000:]
+            self._keep_errors()
             self._channel.settimeout(max(0.0, ends_at - time.monotonic()))
             try:
                 chunk = self._channel.recv(CHUNK_BYTES)
@@ -232,6 +231,7 @@ class _SshStream:
                     raise ConnectError(f"{self._host}: the connection was lost") from None
                 return None
             if not chunk:
+                self._keep_errors()
                 tail = self._errors.decode(errors="replace").strip()
                 raise ConnectError(f"{self._host}: `{' '.join(self._words)}` has ended: {tail}")
             self._splitter.feed(chunk)
@@ -239,6 +239,10 @@ class _SshStream:
 
     def close(self) -> None:
         self._session.__exit__(None, None, None)
+
+    def _keep_errors(self) -> None:
+        while self._channel.recv_stderr_ready():
+            self._errors = (self._errors + self._channel.recv_stderr(CHUNK_BYTES))[-2000:]
 
 
 def _exchange(

@@ -70,6 +70,8 @@ def _styled(figure: go.Figure, *, height: int, legend: bool = True) -> go.Figure
         "zeroline": False,
         "automargin": True,
         "fixedrange": True,
+        "title_font": {"size": 13},
+        "title_standoff": 8,
     }
     figure.update_xaxes(showline=True, ticks="outside", tickcolor="var(--line)", **axis)
     figure.update_yaxes(**axis)
@@ -213,7 +215,9 @@ def heat_figure(values: pd.DataFrame, *, ratio: bool) -> go.Figure:
     )
     _styled(figure, height=110 + 44 * max(1, len(values.index)), legend=False)
     figure.update_xaxes(type="category", title_text="concurrency", showgrid=False)
-    figure.update_yaxes(type="category", title_text="context tokens", showgrid=False)
+    figure.update_yaxes(
+        type="category", title_text="context tokens", showgrid=False, autorange="reversed"
+    )
     return figure
 
 
@@ -234,7 +238,7 @@ def accept_figure(buckets: pd.DataFrame) -> go.Figure:
             )
         )
     _styled(figure, height=300)
-    figure.update_xaxes(title_text="accept length, tokens a verify step")
+    figure.update_xaxes(title_text="accept length, tokens")
     figure.update_yaxes(title_text="output tok/s", rangemode="tozero")
     return figure
 
@@ -255,6 +259,7 @@ def slice_figure(
         if not len(group):
             continue
         values = [parameters.get(name) for parameters in group["parameters"]]
+        values = [_text(v) if isinstance(v, str) else v for v in values]
         figure.add_trace(
             go.Scatter(
                 x=["none" if v is None else str(v) for v in values] if levels else values,
@@ -276,7 +281,9 @@ def slice_figure(
     figure.update_yaxes(title_text="score / reference", tickformat=".2f")
     figure.update_xaxes(title_text=_text(name))
     if levels:
-        figure.update_xaxes(type="category", categoryorder="array", categoryarray=list(levels))
+        figure.update_xaxes(
+            type="category", categoryorder="array", categoryarray=[*map(_text, levels)]
+        )
     elif parameter.get("log"):
         ticks = _doublings(float(parameter["low"]), float(parameter["high"]))
         figure.update_xaxes(type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks])
@@ -301,8 +308,8 @@ def finalists_figure(finalists: Sequence[Mapping[str, Any]], rounds: pd.DataFram
     """
     figure = go.Figure()
     names = {one["trial"]: f"trial {one['trial']}" for one in finalists}
-    if len(rounds):
-        known = rounds[rounds["trial"].isin(list(names))]
+    known = rounds[rounds["trial"].isin(list(names))]
+    if len(known):
         figure.add_trace(
             go.Scatter(
                 x=known["ratio"].tolist(),
@@ -331,7 +338,10 @@ def finalists_figure(finalists: Sequence[Mapping[str, Any]], rounds: pd.DataFram
     figure.add_vline(x=1, line={"color": "var(--ink)", "width": 1, "dash": "dash"})
     _styled(figure, height=150 + 48 * len(names))
     figure.update_xaxes(title_text="score / reference", tickformat=".2f")
-    figure.update_yaxes(type="category", autorange="reversed")
+    ends = (*low, *high, *known["ratio"], 1.0)
+    margin = (max(ends) - min(ends)) * 0.05 or 0.01
+    figure.update_xaxes(range=[min(ends) - margin, max(ends) + margin])
+    figure.update_yaxes(type="category", range=[len(names) - 0.4, -0.6])
     return figure
 
 
@@ -356,8 +366,8 @@ def timeline_figure(starts: pd.DataFrame, *, origin_s: float) -> go.Figure:
                 marker={
                     "color": colour,
                     "line": {"color": "var(--page)", "width": 0.5},
-                    "pattern": {"shape": shape, "fgcolor": "var(--page)", "solidity": 0.25,
-                                "size": 6},
+                    "pattern": {"shape": shape, "fillmode": "overlay", "fgcolor": "var(--page)",
+                                "solidity": 0.2, "size": 6},
                 },
                 text=[f"trial {trial}" for trial in starts["trial"]],
                 textposition="none",

@@ -86,6 +86,7 @@ def render(stored: StoredStudy) -> str:
         caveats=story.caveats(stored),
         trials=trials_table(starts, names) if len(starts) else None,
         coding=coding_table(coding_frame(stored)),
+        coding_words=story.coding_words(stored),
         proof=proof,
         method=method,
         policy=_policy(scripts.values()),

@@ -46,9 +46,9 @@ class Panel:
 
 
 def progress_panel(starts: pd.DataFrame, names: Sequence[str]) -> Panel | None:
-    """Best so far; None where nothing has ended."""
+    """Best so far; None where nothing has a score."""
     search = starts[(starts["role"] != Role.FINAL) & (starts["state"] != "running")]
-    if not len(search):
+    if not search["score_ratio"].notna().any():
         return None
     tried = search[~search["reference"].astype(bool)]
     complete = tried[(tried["state"] == "complete") & tried["score_ratio"].notna()]
@@ -96,12 +96,16 @@ def heat_panels(buckets: pd.DataFrame, trial: StoredTrial | None) -> list[Panel]
     name = f"Trial {trial.number}" if trial is not None else "Trial"
     if len(own) and len(reference):
         grids["ratio"] = grids["best"] / grids["reference"].reindex_like(grids["best"])
-    for key, title in (("best", name), ("reference", "Reference"), ("ratio", "Ratio")):
+    for key, title in (
+        ("best", name),
+        ("reference", "Reference"),
+        ("ratio", f"{name} over the reference"),
+    ):
         grid = grids.get(key)
         if grid is None or grid.empty:
             continue
         ratio = key == "ratio"
-        unit = f"{name.lower()} over the reference" if ratio else "output tok/s of all streams"
+        unit = "throughput ratio" if ratio else "output tok/s of all streams"
         cells = [
             (str(context), str(concurrency), grid.loc[context, concurrency])
             for context in grid.index

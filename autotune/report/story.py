@@ -21,6 +21,7 @@ __all__ = [
     "Headline",
     "brief",
     "caveats",
+    "coding_words",
     "configuration",
     "failure_classes",
     "headline",
@@ -130,26 +131,21 @@ def headline(study: StoredStudy) -> Headline:
 
 def _judged(verdict: Mapping[str, Any], unit: str) -> Headline:
     ratio, interval = verdict["ratio"], verdict["ratio_interval"]
-    bounds = f"95 % interval {percent(interval['low'])} to {percent(interval['high'])}"
     digits = 1 if unit else 3
     reference = f"{number(verdict['reference_score'], digits)}{unit}"
     if verdict["kind"] == VerdictKind.BETTER:
-        own = verdict.get("interval")
-        absolute = (
-            f"{number(verdict['score'], digits)}{unit} against {reference} for the deployed "
-            "configuration"
-            + (
-                f", interval {number(own['low'], digits)} to {number(own['high'], digits)}"
-                if own
-                else ""
-            )
-            + ". Both are means of fresh measurements, taken in turns after the search."
-        )
+        own = verdict["interval"]
+        bounds = f"{number(own['low'], digits)} to {number(own['high'], digits)}"
         return Headline(
             "better",
-            f"Use {point(verdict['parameters'])}: it scores {percent(ratio)} against the deployed "
-            f"configuration ({bounds}).",
-            (f"Score {absolute}",),
+            f"Use {point(verdict['parameters'])}: it scores {percent(ratio, sign=False)} above the "
+            f"deployed configuration (95 % interval {percent(interval['low'], sign=False)} to "
+            f"{percent(interval['high'], sign=False)}).",
+            (
+                f"It scores {number(verdict['score'], digits)}{unit} (95 % interval {bounds}), the "
+                f"deployed configuration {reference}. Both are means of fresh measurements, taken "
+                "in turns after the search.",
+            ),
         )
     known = verdict["finalists"]
     best = f" ({point(known[0]['parameters'])})" if known else ""
@@ -157,7 +153,8 @@ def _judged(verdict: Mapping[str, Any], unit: str) -> Headline:
     return Headline(
         "same",
         f"Keep the deployed configuration: the best finalist{best} {difference}, "
-        f"{percent(ratio)} ({bounds}).",
+        f"{percent(ratio)} (95 % interval {percent(interval['low'])} to "
+        f"{percent(interval['high'])}).",
         (f"The deployed configuration scores {reference}.",),
     )
 
@@ -260,13 +257,17 @@ def brief(study: StoredStudy) -> tuple[tuple[str, str, str], ...]:
             str(len(starts)),
             f"{references} of the reference, {finals} in the final rounds",
         ),
-        ("GPU-hours", number(gpu_hours), f"{count(gpus, 'GPU')} a host, from stop to last answer"),
+        (
+            "GPU-hours",
+            number(gpu_hours, 1 if gpu_hours >= 10 else 2),
+            f"{count(gpus, 'GPU')} a host, from stop to last answer",
+        ),
         ("Hosts", str(len(study.hosts)), listed(plain(h.host) for h in study.hosts) or "none yet"),
         ("Wall time", duration(max(ended) - first if ended else 0.0), "first start to last end"),
         (
             "Median load",
             duration(loads[len(loads) // 2] if loads else None),
-            "from the start to the first answer",
+            "from the start until it was ready",
         ),
     )
 
@@ -305,6 +306,30 @@ def _failure(start: StoredStart) -> tuple[str, str, str, tuple[str, ...]] | None
     if start.violations:
         return "LimitViolated", "", plain("; ".join(start.violations), most=2000), ()
     return None
+
+
+def coding_words(study: StoredStudy) -> str:
+    """How many samples the shown trial and the reference passed, over all their starts."""
+    shown = shown_trial(study)
+    groups = {"the reference": [t for t in study.trials if t.reference]}
+    if shown is not None and not shown.reference:
+        groups[f"trial {shown.number}"] = [shown]
+    said = []
+    for name, trials in groups.items():
+        results = [
+            start.record.coding
+            for trial in trials
+            for start in trial.starts
+            if start.record is not None and start.record.coding is not None
+        ]
+        if results:
+            passed = sum(one.passed for one in results)
+            answers = passed + sum(one.failed for one in results)
+            said.append(f"{name} passed {passed} of {answers} in {count(len(results), 'start')}")
+    if not said:
+        return ""
+    text = listed(said)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def caveats(study: StoredStudy) -> tuple[str, ...]:

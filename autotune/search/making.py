@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from types import MappingProxyType
 
 import numpy as np
 from optuna import samplers
+from optuna.exceptions import ExperimentalWarning
 
 from autotune.errors import ConfigError
 from autotune.parameter import Parameter, ParameterKind, ParameterValue
@@ -62,7 +64,9 @@ def _cmaes(space: SearchSpace, seed: int) -> samplers.BaseSampler:
 
 
 def _qmc(space: SearchSpace, seed: int) -> samplers.BaseSampler:
-    return samplers.QMCSampler(seed=seed, scramble=True, warn_independent_sampling=False)
+    with warnings.catch_warnings():  # it is experimental: a choice of the user, not news
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return samplers.QMCSampler(seed=seed, scramble=True, warn_independent_sampling=False)
 
 
 def _random(space: SearchSpace, seed: int) -> samplers.BaseSampler:

@@ -120,8 +120,8 @@ class GridGaussianProcessSampler(BaseSampler):
 
         While few points are known: the next of the axis design.  Then the largest expected
         improvement times the probability of running.  A point that was measured before competes
-        with what a repeat would teach; one that runs now, that did not run before, or that failed twice for no known
-        reason does not compete.
+        with what a repeat would teach.  One that runs now, that did not run before, or that failed
+        twice for no known reason does not compete.
         """
         fixed = fixed or {}
         rng = np.random.default_rng([self.seed, number])

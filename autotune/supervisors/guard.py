@@ -12,16 +12,14 @@ It forks once, so that it is nobody's child, starts the command in a session of 
     hold pipe closed, or a tuner's pidfd ready      SIGKILL for everything, at once
     SIGTERM                                         SIGTERM for everything, as systemd does
     SIGUSR1                                         SIGKILL for everything
-    main process ended                              SIGTERM for what is left, SIGKILL after
-                                                    `stop_timeout_s`
+    main process ended                              SIGTERM for what is left, SIGKILL later
     guard itself killed                             PR_SET_PDEATHSIG ends the main process
 
 The guard is a child subreaper, so processes that left the session come back to it, and "no child
 left" (ECHILD) proves that nothing is left.  The words of the state are systemd's.
 
-The log has one line per line of the service: `SECONDS.MICROSECONDS KIND TEXT`, KIND `S` for the
-service and `M` for the guard's own words.  `\\n` and `\\r` end a line, empty lines are dropped, and
-longer ones than `LINE_LIMIT_BYTES` are split, as the journal does.
+A line of the log is `SECONDS.MICROSECONDS KIND TEXT`, KIND `S` for the service, `M` for the guard.
+`\\n` and `\\r` end a line, empty ones are dropped and long ones split, as in the journal.
 """
 
 from __future__ import annotations
@@ -49,8 +47,7 @@ _EXIT_EXEC = 203  # systemd.exec(5), "Process Exit Codes"
 _CLEAN_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)
 """An ending by these is a success: SuccessExitStatus= of systemd.service(5)."""
 _CHUNK_BYTES = 64 * 1024
-_LAST_CHUNKS = 16
-"""1 MiB: what a pipe can hold at most (fs.pipe-max-size); children may go on writing for ever."""
+_LAST_CHUNKS = 16  # 1 MiB, the most that a pipe holds; children may go on writing for ever
 _KILL_AGAIN_MS = 50
 
 
@@ -66,9 +63,7 @@ def start_ticks(pid: int) -> int | None:
     A zombie counts as gone: it runs no code and holds no socket.
     """
     fields = _stat_fields(pid)
-    if fields is None or fields[0] in (b"Z", b"X"):
-        return None
-    return int(fields[19])
+    return None if fields is None or fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 def descendants(root: int) -> list[int]:
@@ -136,14 +131,14 @@ class _Log:
 
     def flush(self) -> None:
         """Write what waits for a line end that will not come any more."""
-        rest, self._pending = self._pending, b""
-        self._service_lines([rest], time.time())
+        self._service_lines([self._pending], time.time())
+        self._pending = b""
 
     def say(self, text: str) -> None:
         self._write(b"%.6f M %s\n" % (time.time(), text.encode()))
 
     def _service_lines(self, lines: list[bytes], at: float) -> None:
-        batch: list[bytes] = []
+        batch = []
         for line in lines:
             for begin in range(0, len(line), LINE_LIMIT_BYTES):
                 record = b"%.6f S %s\n" % (at, line[begin : begin + LINE_LIMIT_BYTES])
@@ -191,10 +186,10 @@ class _Guard:
         output_fd, output_write_fd = os.pipe()
         os.set_blocking(output_fd, False)
         refusal = self._launch(output_write_fd)
-        os.close(output_write_fd)
         if refusal is not None:
             _report({"errno": refusal}, self._spec["error_path"])
             return 1
+        os.close(output_write_fd)
         self._save()
         _report({"main_pid": self._main_pid}, self._spec["error_path"])
         try:
@@ -292,8 +287,7 @@ class _Guard:
     def _kill(self) -> None:
         if self._stop_asked and self._main_pid:
             self._result = "timeout"
-        self._killing = True
-        self._kill_at = None
+        self._killing, self._kill_at = True, None
         self._signal_all(signal.SIGKILL)
 
     def _signal_all(self, number: int) -> None:
@@ -316,8 +310,7 @@ class _Guard:
             if pid == 0:
                 break
             if pid == self._main_pid:
-                main_ended = True
-                self._main_pid = 0
+                main_ended, self._main_pid = True, 0
                 self._record_ending(status)
         if not children_left:
             good = self._result == "success"
@@ -364,9 +357,8 @@ class _Guard:
             "exit_signal": self._exit_signal,
         }
         path = f"{self._spec['state_path']}.{os.getpid()}"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.write(fd, json.dumps(state).encode())
-        os.close(fd)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(state, file)
         os.replace(path, self._spec["state_path"])
 
 
@@ -389,8 +381,8 @@ def _report(answer: dict[str, int], error_path: str) -> None:
     os.write(1, json.dumps(answer).encode())
     nothing_fd = os.open(os.devnull, os.O_RDWR)
     error_fd = os.open(error_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for target, source in ((0, nothing_fd), (1, nothing_fd), (2, error_fd)):
-        os.dup2(source, target)
+    for target_fd, fd in ((0, nothing_fd), (1, nothing_fd), (2, error_fd)):
+        os.dup2(fd, target_fd)
 
 
 def main(arguments: list[str]) -> int:

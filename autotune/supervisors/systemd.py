@@ -52,7 +52,7 @@ from autotune.systemd.record import UnitRecord
 from autotune.systemd.unit import UnitFacts
 from autotune.systemd.way_back import Limits, WayBack
 
-__all__ = ["Limits", "SystemdSupervisor"]
+__all__ = ["SystemdSupervisor"]
 
 _ENDED = ("inactive", "failed")
 
@@ -73,13 +73,13 @@ class SystemdSupervisor:
         *,
         unit: str,
         port: int,
-        limits: Limits = Limits(),
+        limits: Limits | None = None,
     ) -> None:
         self.host = host
         self.unit = unit if "." in unit else f"{unit}.service"
         self._connector = connector
         self._port = port
-        self._limits = limits
+        self._limits = limits or Limits()
         self._reached: tuple[Agent, UnitFacts] | None = None
         self._record: tuple[str, UnitRecord] | None = None
         self._claimed: tuple[str, str] | None = None

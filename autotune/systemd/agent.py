@@ -212,7 +212,12 @@ class Agent:
         lines += [f"owner {_packed(asdict(owner))}", f"record {_packed(record)}"]
         payload = ("\n".join(lines) + "\n").encode()
         self._prepare()
-        completed = self._run(self._first_line("acquire", lease_id, "-") + payload)
+        text = self._first_line("acquire", lease_id, "-") + payload
+        completed = self._run(text)
+        if _not_there(completed):  # somebody who only looked has taken it away as he left
+            self._checked = False
+            self._prepare()
+            completed = self._run(text)
         if completed.exit_status == _HELD:
             return _held(completed.stdout)
         self._judged(completed)

@@ -80,18 +80,19 @@ def test_a_stream_ends_with_its_reader(host: SystemdHost) -> None:
         ended.close()
 
 
-def test_one_session_is_enough(host: SystemdHost) -> None:
+def test_one_session_is_enough(host: SystemdHost, tmp_path: Path) -> None:
     """`MaxSessions 1` allows one channel a connection: the second gets a connection of its own."""
-    host.run("echo MaxSessions 1 >>/etc/ssh/sshd_config; systemctl reload ssh")
-    try:
-        with connect(host) as connector:
-            stream = connector.stream(["sh", "-c", "echo on; exec sleep 60"])
-            assert stream.read(20) == b"on"
-            assert connector.run(["echo", "beside"]).text == "beside\n"
-            assert connector.connections == 2
-            stream.close()
-    finally:
-        host.run("sed -i '/^MaxSessions 1$/d' /etc/ssh/sshd_config; systemctl reload ssh")
+    server = "/usr/sbin/sshd -D -p 2222 -o MaxSessions=1 -o PidFile=none"
+    host.run(f"systemd-run --quiet --unit=narrow {server}")
+    eventually(lambda: host.run("ss -ltnH sport = :2222").stdout, bool)
+    known = tmp_path / "known"
+    known.write_text(f"[{host.host}]:2222 {host.known_hosts.read_text().split(' ', 1)[1]}")
+    with connect(host, port=2222, known_hosts=str(known)) as connector:
+        stream = connector.stream(["sh", "-c", "echo on; exec sleep 60"])
+        assert stream.read(20) == b"on"
+        assert connector.run(["echo", "beside"]).text == "beside\n"
+        assert connector.connections == 2
+        stream.close()
 
 
 def test_threads_share_a_connection(host: SystemdHost) -> None:

@@ -21,6 +21,15 @@ SETTINGS = MeasureSettings(
     target_half_width=0.5, least_windows=4, most_windows=6, window_s=0.1, warm_up_most_s=1.0
 )
 BUCKET = Bucket(context_tokens=200, concurrency=4, output_tokens=48, weight=1.0)
+# Marks that depend on how busy the machine is; no test asks for or against them.
+TIMED = frozenset(
+    {BucketQuality.CLIENT_BOTTLENECK, BucketQuality.NOT_STEADY, BucketQuality.WIDE_INTERVAL}
+)
+
+
+def sound(measurement: BucketMeasurement) -> bool:
+    """Whether nothing but time speaks against it."""
+    return set(measurement.marks) <= TIMED
 
 
 def benchmark(
@@ -81,8 +90,8 @@ def test_tokens_of_the_windows_are_those_that_the_server_wrote(
 
 def test_a_good_bucket() -> None:
     measurement, server, notes = measured(Behaviour(max_running_requests=256))
-    assert measurement.reason == ""
-    assert measurement.valid
+    assert sound(measurement)
+    assert measurement.valid is (not measurement.reason)
     assert measurement.errors == 0
     assert measurement.accept_length == pytest.approx(4.0, rel=0.05)
     assert measurement.server_tokens is not None
@@ -136,7 +145,7 @@ def test_completions_endpoint() -> None:
         TruthServer(Behaviour()) as server,
         benchmark(server, endpoint=Endpoint.COMPLETIONS) as bench,
     ):
-        assert bench.measure(BUCKET).valid
+        assert sound(bench.measure(BUCKET))
         assert isinstance(server.record.bodies[-1]["prompt"], str)
 
 
@@ -258,13 +267,13 @@ def test_without_counters_there_is_no_accept_length_and_no_mismatch() -> None:
     assert measurement.accept_length is None
     assert measurement.server_tokens is None
     assert measurement.cached_tokens is None
-    assert measurement.valid
+    assert sound(measurement)
 
 
 def test_a_limit_below_the_concurrency_is_marked_and_counts() -> None:
     measurement, _, _ = measured(Behaviour(max_running_requests=2))
     assert BucketQuality.QUEUED in measurement.marks
-    assert measurement.valid
+    assert set(measurement.marks) <= TIMED | {BucketQuality.QUEUED}
 
 
 def test_windows_end_at_the_most_and_say_that_the_interval_is_wide() -> None:
@@ -292,7 +301,7 @@ def test_an_error_of_the_listener_ends_the_measurement_cleanly() -> None:
     with TruthServer(Behaviour()) as server, benchmark(server) as bench:
         with pytest.raises(Enough):
             bench.measure(BUCKET, stop)
-        assert bench.measure(BUCKET).valid
+        assert sound(bench.measure(BUCKET))
 
 
 def test_warm_up_throws_its_requests_away() -> None:

@@ -128,12 +128,12 @@ def test_it_finds_the_top_of_a_hill(seed: int) -> None:
     assert found >= 0.95 * 1.5
 
 
-@pytest.mark.parametrize("surface", [100, 101, 102])
+@pytest.mark.parametrize("surface", [100, 101])
 def test_it_comes_near_the_best_of_a_surface_with_buckets(surface: int) -> None:
     problem = Surface.random(surface)
     sampler = make_sampler("auto", space=problem.space, seed=surface, workload=problem.workload)
     study = new_study(sampler)
-    for _ in range(25):
+    for _ in range(18):
         step(
             study,
             problem.space,
@@ -263,7 +263,7 @@ def test_buckets_of_noise_do_not_mislead() -> None:
         return replace(observed, buckets=figures)
 
     sampler = GridGaussianProcessSampler(SPACE, seed=2, workload=problem.workload)
-    points = walk(sampler, 25, junk)
+    points = walk(sampler, 18, junk)
     assert max(hill(point).score_ratio or 0 for point in points) >= 0.95 * 1.5
 
 

@@ -120,3 +120,17 @@ def test_enough_waits_for_the_least_and_stops_at_the_most() -> None:
 )
 def test_is_steady(windows: list[float], steady: bool) -> None:
     assert stats.is_steady(windows) is steady
+
+
+@pytest.mark.parametrize(
+    ("windows", "agree"),
+    [
+        ([100.0, 101.0, 99.0, 100.0, 101.0, 99.0], True),
+        ([100.0] * 8, True),
+        ([100.0, 101.0, 102.0], False),
+        ([80.0, 80.0, 81.0, 80.0, 100.0, 100.0, 101.0, 100.0], False),
+        ([0.0] * 8, False),
+    ],
+)
+def test_halves_agree(windows: list[float], agree: bool) -> None:
+    assert stats.halves_agree(windows) is agree
