@@ -60,6 +60,11 @@ class HostSession:
             self.lost = reason
             log.warning("host %s is lost: %s", self.host, reason)
 
+    def leave(self) -> None:
+        """Stop the heartbeat; the lease was ended in another way."""
+        self._stopping.set()
+        self._heart.join()
+
     def restore(self) -> None:
         """Put the host back as it was found.
 
@@ -67,8 +72,7 @@ class HostSession:
             TargetError: It cannot be reached (its own timer restores it), or the original could
                 not be proven to be back (RestoreFailed).
         """
-        self._stopping.set()
-        self._heart.join()
+        self.leave()
         self._supervisor.restore(self.lease)
 
     def _beat_until_stopped(self) -> None:

@@ -25,20 +25,26 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --apply: show what would change, change nothing.")
     ] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Take an applied configuration away again.")
+    ] = False,
 ) -> None:
     """Print the configuration that the study's verdict names, or apply it to the service.
 
     Example: autotune export --study demo --format flags
     """
-    from autotune.applying import apply_choice, dropin_text
+    from autotune import applying
     from autotune.config import load_study
     from autotune.exporting import choose, rendered
     from autotune.reading import load_stored
 
     config = load_study(study).replace_budget(trials=None, hours=None, hosts=tuple(host or ()))
+    if undo:
+        applying.undo(config, say=typer.echo)
+        return
     choice = choose(load_stored(study, storage))
     if apply:
-        apply_choice(config, choice, storage=storage, dry_run=dry_run)
+        applying.apply_choice(config, choice, dry_run=dry_run, say=typer.echo)
         return
-    dropin = dropin_text(config, choice) if format_ is ExportFormat.DROPIN else ""
+    dropin = applying.dropin_text(config, choice) if format_ is ExportFormat.DROPIN else ""
     typer.echo(rendered(choice, config.space, format_, dropin=dropin))

@@ -202,6 +202,8 @@ class SystemdSupervisor:
         while left := self._left(group):
             if time.monotonic() >= ends_at:
                 if killed or self._facts.state().active_state in _ENDED:
+                    if not (left := self._left(group)):
+                        return  # it ended between the two looks
                     raise HostBusy(f"{self.host}: the stop left {left}")
                 # Our limit is shorter than the unit's TimeoutStopSec=.
                 self._agent.call("kill", lease=lease_id, claim=claim_id)

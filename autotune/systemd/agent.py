@@ -296,7 +296,7 @@ class Agent:
             case status if status == _REFUSED:
                 raise UnitError(said)
         hint = ""
-        if self._user and completed.stderr.startswith(b"sudo:"):
+        if self._user and b"sudo:" in completed.stderr:
             hint = "sudoers needs: " + "; ".join(sudoers_lines(self._unit, self._user))
         raise CommandError(completed.argv, completed.exit_status, completed.stderr_tail, hint=hint)
 
