@@ -93,6 +93,7 @@ def _apply(
     say: Callable[[str], None],
 ) -> None:
     plan = found.plan
+    say(f"{plan.host}: restart, load and proof ...")
     lease = supervisor.take_lease(
         owner_here(config.name), found.original, restore_after_s=config.service.restore_after_s
     )
@@ -116,7 +117,7 @@ def _apply(
             answers=_no_answers(),
             prompts_seed=config.study.seed,
         )
-        record = work(spec, Notes(on_phase=lambda phase: say(f"{plan.host}: {phase.name}")))
+        record = work(spec, Notes())
         if record.ending is not Ending.COMPLETE:
             reason = record.failure.message if record.failure else str(record.ending)
             raise NotApplied(
@@ -143,13 +144,13 @@ def _systemd(plan: HostPlan) -> SystemdSupervisor:
 
 
 def _text(supervisor: SystemdSupervisor, found: Found, choice: Choice) -> str:
-    launch = found.recipe.launch(choice.parameters, None)
-    return HEADER.format(
+    header = HEADER.format(
         study=choice.study,
         trial=choice.trial.number,
         verdict=choice.conclusion.get("sentence", ""),
         files=files_hash(found.original.files, without=supervisor.export_path),
-    ) + supervisor.render(launch)
+    )
+    return supervisor.render(found.recipe.launch(choice.parameters, None), header=header)
 
 
 def files_hash(files: Mapping[str, str], *, without: str) -> str:
@@ -185,4 +186,3 @@ def _no_answers() -> Answers:
         timeout_s=1.0,
         allow_weak=False,
     )
-

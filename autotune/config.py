@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from autotune import definitions
 from autotune.ddtree import CONSTRAINTS
@@ -24,6 +24,7 @@ from autotune.definition_files import (
     ServiceSection,
     StudyFile,
     StudySection,
+    comparable,
 )
 from autotune.errors import ConfigError, ObjectiveError, SearchSpaceError
 from autotune.places import Where, nearest, parse, read
@@ -40,16 +41,8 @@ class StudyConfig:
     Attributes:
         name: Name of the study; also its name in the storage.
         enqueue: Points measured before the sampler's own, effective values, without duplicates.
+        definition: Both files as plain JSON, reasons included.
     """
-
-    # What may change between two runs of one study without making it another study.
-    RESUMABLE: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("study.trials", "study.hours", "study.gpu_hours", "study.same_failure_most"),
-            *("service.hosts", "service.load_timeout_s", "service.stop_timeout_s"),
-            *("service.restore_after_s", "service.command_timeout_s", "service.ssh_config"),
-        }
-    )
 
     name: str
     path: Path
@@ -66,8 +59,9 @@ class StudyConfig:
     definition: Mapping[str, Any]
 
     def fingerprint(self) -> str:
-        """SHA-256 over the definition: a stored study goes on only with the same one."""
-        return hashlib.sha256(json.dumps(self.definition, sort_keys=True).encode()).hexdigest()
+        """SHA-256 over what makes the study: a stored one goes on only with the same."""
+        text = json.dumps(comparable(self.definition), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def replace_budget(
         self, *, trials: int | None, hours: float | None, hosts: tuple[str, ...]
@@ -121,7 +115,10 @@ def load_study(name: str) -> StudyConfig:
         lossless=objective.lossless,
         measure=objective.measure,
         enqueue=enqueue,
-        definition=_definition(file, objective),
+        definition={
+            **file.model_dump(mode="json"),
+            "objective": objective.model_dump(mode="json"),
+        },
     )
 
 
@@ -192,22 +189,3 @@ def _enqueued(
             ) from error
         points.setdefault(space.key(values), space.effective(values))
     return tuple(points.values())
-
-
-def _definition(file: StudyFile, objective: ObjectiveFile) -> dict[str, Any]:
-    """What makes two runs the same study, as plain JSON: resumable keys and reasons left out."""
-    whole = {**file.model_dump(mode="json"), "objective": objective.model_dump(mode="json")}
-    for dotted in StudyConfig.RESUMABLE:
-        section, key = dotted.split(".")
-        whole[section].pop(key, None)
-
-    def without_reasons(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {
-                k: without_reasons(v)
-                for k, v in value.items()
-                if k not in ("why", "source", "doubtful")
-            }
-        return [without_reasons(v) for v in value] if isinstance(value, list) else value
-
-    return {key: without_reasons(value) for key, value in whole.items()}

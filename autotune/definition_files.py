@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -27,6 +27,7 @@ __all__ = [
     "ServiceSection",
     "StudyFile",
     "StudySection",
+    "comparable",
 ]
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -249,3 +250,30 @@ class ObjectiveFile(Section):
                 for bucket in self.buckets
             )
         )
+
+
+# What may change between two runs of a study without making it another study.
+RESUMABLE = frozenset(
+    {
+        *("study.trials", "study.hours", "study.gpu_hours", "study.same_failure_most"),
+        *("service.hosts", "service.load_timeout_s", "service.stop_timeout_s"),
+        *("service.restore_after_s", "service.command_timeout_s", "service.ssh_config"),
+    }
+)
+REASONS = frozenset({"why", "source", "doubtful"})
+
+
+def comparable(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """What must be equal for two definitions to be one study: no reasons, no resumable keys."""
+
+    def stripped(value: Any, path: str) -> Any:
+        if isinstance(value, Mapping):
+            return {
+                key: stripped(one, f"{path}.{key}" if path else key)
+                for key, one in value.items()
+                if key not in REASONS and (f"{path}.{key}" if path else key) not in RESUMABLE
+            }
+        return [stripped(one, path) for one in value] if isinstance(value, list | tuple) else value
+
+    result: dict[str, Any] = stripped(definition, "")
+    return result

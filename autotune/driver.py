@@ -142,11 +142,16 @@ class Driver:
         """Save a bucket at once."""
         self._repository.add_bucket(claim_id, bucket)
 
-    def finish(self, claim_id: str, record: StartRecord, *, stopping: bool = False) -> Score | None:
+    def finish(
+        self, claim_id: str, record: StartRecord, *, stopping: bool = False
+    ) -> tuple[StartRecord, Score | None]:
         """Save how a start ended, then tell it.
 
         Args:
             stopping: The study stops anyway: the ending is not judged.
+
+        Returns:
+            The record as it was saved: a complete start without a score is a failed one.
 
         Raises:
             StudyError: The ending stops the study; it is saved and told nevertheless.

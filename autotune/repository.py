@@ -13,6 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, selectinload
 
+from autotune.definition_files import comparable
 from autotune.errors import StudyMismatch, UnknownStudy
 from autotune.measurement import (
     BucketMeasurement,
@@ -162,7 +163,9 @@ class Repository:
                 )
                 return True
             if row.fingerprint != fingerprint:
-                changes = "; ".join(_differences(row.definition, dict(definition)))
+                changes = "; ".join(
+                    _differences(comparable(row.definition), comparable(definition))
+                )
                 raise StudyMismatch(
                     f"the definition of study {name!r} has changed since it was started: {changes}",
                     hint="put it back, or copy it under another name to start a new study",

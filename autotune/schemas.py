@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from autotune.definition_files import ObjectiveFile, StudyFile
 
 __all__ = ["SCHEMAS", "schema_text", "write_schemas"]
 
-SCHEMAS = {"search_spaces": StudyFile, "objectives": ObjectiveFile}
+SCHEMAS: dict[str, type[BaseModel]] = {"search_spaces": StudyFile, "objectives": ObjectiveFile}
 
 
 def schema_text(folder: str) -> str:

@@ -63,7 +63,9 @@ def verify_host(
             plan.host,
             "command line",
             f"{len(wanted)} words of the unit",
-            "the same" if process.argv == wanted or shebang else _first_difference(wanted, process.argv),
+            "the same"
+            if process.argv == wanted or shebang
+            else _first_difference(wanted, process.argv),
             None,
             process.argv == wanted or shebang,
         )

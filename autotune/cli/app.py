@@ -55,7 +55,7 @@ def main() -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except typer.TyperException as error:
-        error.show()
+        print(f"autotune: {error.format_message()}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except BrokenPipeError:
         # The reader of our output is gone (`autotune trials | head`): that is no failure.

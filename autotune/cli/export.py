@@ -23,7 +23,8 @@ def command(
         bool, typer.Option("--apply", help="Write it into the service, restart, prove it.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --apply: show what would change, change nothing.")
+        bool,
+        typer.Option("--dry-run", help="With --apply: show what would change, change nothing."),
     ] = False,
     undo: Annotated[
         bool, typer.Option("--undo", help="Take an applied configuration away again.")

@@ -1,7 +1,7 @@
 """Frames -> plotly figures.  Pure.
 
 Colours are names of the page's CSS variables, `var(--accent)`: the page replaces them when it
-draws, so one figure serves light, dark and paper.  Foreign text goes through `_text`: plotly reads
+draws, so one figure serves light, dark and paper.  Foreign text goes through `text`: plotly reads
 tags.
 """
 
@@ -15,7 +15,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from autotune.report.words import number, percent, plain, point
+from autotune.report.drawing import SERIES, bars, styled, text
+from autotune.report.words import number, percent, point
 
 __all__ = [
     "accept_figure",
@@ -32,63 +33,6 @@ _UNSCORED = {
     "failed": ("triangle-down", "var(--bad)"),
     "infeasible": ("x", "var(--bad)"),
 }
-_SERIES = (
-    ("circle", "var(--series-1)"),
-    ("square", "var(--series-2)"),
-    ("diamond", "var(--series-3)"),
-    ("triangle-up", "var(--series-4)"),
-    ("cross", "var(--series-1)"),
-    ("star", "var(--series-2)"),
-)
-
-
-def _text(text: object) -> str:
-    return plain(str(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _styled(figure: go.Figure, *, height: int, legend: bool = True) -> go.Figure:
-    figure.update_layout(
-        template=go.layout.Template(),
-        height=height,
-        margin={"l": 8, "r": 12, "t": 12 if not legend else 40, "b": 8},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": "system-ui, sans-serif", "size": 13, "color": "var(--ink-2)"},
-        showlegend=legend,
-        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "itemclick": False,
-                "itemdoubleclick": False},
-        hoverlabel={
-            "bgcolor": "var(--raised)",
-            "bordercolor": "var(--line)",
-            "font": {"color": "var(--ink)"},
-        },
-        dragmode=False,
-    )  # fmt: skip
-    axis = {
-        "gridcolor": "var(--grid)",
-        "linecolor": "var(--line)",
-        "zeroline": False,
-        "automargin": True,
-        "fixedrange": True,
-        "title_font": {"size": 13},
-        "title_standoff": 8,
-    }
-    figure.update_xaxes(showline=True, ticks="outside", tickcolor="var(--line)", **axis)
-    figure.update_yaxes(**axis)
-    return figure
-
-
-def _bars(
-    low: pd.Series[float], middle: pd.Series[float], high: pd.Series[float]
-) -> dict[str, Any]:
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [float(v) for v in high - middle],
-        "arrayminus": [float(v) for v in middle - low],
-        "thickness": 1.2,
-        "width": 3,
-    }
 
 
 def progress_figure(starts: pd.DataFrame) -> go.Figure:
@@ -143,7 +87,7 @@ def progress_figure(starts: pd.DataFrame) -> go.Figure:
                     marker={"symbol": symbol, "size": 10, "color": colour},
                     name=f"{state}, no score",
                     text=[
-                        f"trial {t}: {_text(p)}"
+                        f"trial {t}: {text(p)}"
                         for t, p in zip(
                             group["trial"], map(point, group["parameters"]), strict=True
                         )
@@ -154,7 +98,7 @@ def progress_figure(starts: pd.DataFrame) -> go.Figure:
                 col=1,
             )
     figure.add_hline(y=1, line={"color": "var(--ink)", "width": 1, "dash": "dash"}, row=1, col=1)
-    _styled(figure, height=420 if rows == 2 else 360)
+    styled(figure, height=420 if rows == 2 else 360)
     figure.update_yaxes(title_text="score / reference", tickformat=".2f", row=1, col=1)
     figure.update_xaxes(title_text="GPU-hours spent", row=rows, col=1, rangemode="tozero")
     if rows == 2:
@@ -166,13 +110,13 @@ def _observed(name: str, group: pd.DataFrame, symbol: str, colour: str) -> go.Sc
     return go.Scatter(
         x=group["spent_gpu_hours"].tolist(),
         y=group["score_ratio"].tolist(),
-        error_y={**_bars(group["ratio_low"], group["score_ratio"], group["ratio_high"]),
+        error_y={**bars(group["ratio_low"], group["score_ratio"], group["ratio_high"]),
                  "color": colour},
         mode="markers",
         marker={"symbol": symbol, "size": 9, "color": colour},
         name=name,
         text=[
-            f"trial {trial}: {_text(point(parameters))}"
+            f"trial {trial}: {text(point(parameters))}"
             for trial, parameters in zip(group["trial"], group["parameters"], strict=True)
         ],
         hovertemplate="%{text}<br>%{y:.3f} after %{x:.2f} GPU-hours<extra></extra>",
@@ -213,7 +157,7 @@ def heat_figure(values: pd.DataFrame, *, ratio: bool) -> go.Figure:
             **scale,
         )
     )
-    _styled(figure, height=110 + 44 * max(1, len(values.index)), legend=False)
+    styled(figure, height=110 + 44 * max(1, len(values.index)), legend=False)
     figure.update_xaxes(type="category", title_text="concurrency", showgrid=False)
     figure.update_yaxes(
         type="category", title_text="context tokens", showgrid=False, autorange="reversed"
@@ -225,7 +169,7 @@ def accept_figure(buckets: pd.DataFrame) -> go.Figure:
     """Accept length against output throughput of the buckets of one concurrency."""
     figure = go.Figure()
     for position, (context, group) in enumerate(buckets.groupby("context_tokens")):
-        symbol, colour = _SERIES[position % len(_SERIES)]
+        symbol, colour = SERIES[position % len(SERIES)]
         figure.add_trace(
             go.Scatter(
                 x=group["accept_length"].tolist(),
@@ -237,7 +181,7 @@ def accept_figure(buckets: pd.DataFrame) -> go.Figure:
                 hovertemplate="%{text}: accept length %{x:.2f}, %{y:.0f} tok/s<extra></extra>",
             )
         )
-    _styled(figure, height=300)
+    styled(figure, height=300)
     figure.update_xaxes(title_text="accept length, tokens")
     figure.update_yaxes(title_text="output tok/s", rangemode="tozero")
     return figure
@@ -259,30 +203,30 @@ def slice_figure(
         if not len(group):
             continue
         values = [parameters.get(name) for parameters in group["parameters"]]
-        values = [_text(v) if isinstance(v, str) else v for v in values]
+        values = [text(v) if isinstance(v, str) else v for v in values]
         figure.add_trace(
             go.Scatter(
                 x=["none" if v is None else str(v) for v in values] if levels else values,
                 y=group["score_ratio"].tolist(),
-                error_y={**_bars(group["ratio_low"], group["score_ratio"], group["ratio_high"]),
+                error_y={**bars(group["ratio_low"], group["score_ratio"], group["ratio_high"]),
                          "color": colour},
                 mode="markers",
                 marker={"symbol": symbol, "size": 8, "color": colour},
                 name=label,
                 text=[
-                    f"trial {trial}: {_text(point(parameters))}"
+                    f"trial {trial}: {text(point(parameters))}"
                     for trial, parameters in zip(group["trial"], group["parameters"], strict=True)
                 ],
                 hovertemplate="%{text}<br>%{y:.3f}<extra></extra>",
             )
         )  # fmt: skip
     figure.add_hline(y=1, line={"color": "var(--ink)", "width": 1, "dash": "dash"})
-    _styled(figure, height=300)
+    styled(figure, height=300)
     figure.update_yaxes(title_text="score / reference", tickformat=".2f")
-    figure.update_xaxes(title_text=_text(name))
+    figure.update_xaxes(title_text=text(name))
     if levels:
         figure.update_xaxes(
-            type="category", categoryorder="array", categoryarray=[*map(_text, levels)]
+            type="category", categoryorder="array", categoryarray=[*map(text, levels)]
         )
     elif parameter.get("log"):
         ticks = _doublings(float(parameter["low"]), float(parameter["high"]))
@@ -327,7 +271,7 @@ def finalists_figure(finalists: Sequence[Mapping[str, Any]], rounds: pd.DataFram
         go.Scatter(
             x=ratios.tolist(),
             y=list(names.values()),
-            error_x={**_bars(low, ratios, high), "color": "var(--accent)", "thickness": 2,
+            error_x={**bars(low, ratios, high), "color": "var(--accent)", "thickness": 2,
                      "width": 7},
             mode="markers",
             marker={"symbol": "diamond", "size": 11, "color": "var(--accent)"},
@@ -336,7 +280,7 @@ def finalists_figure(finalists: Sequence[Mapping[str, Any]], rounds: pd.DataFram
         )
     )  # fmt: skip
     figure.add_vline(x=1, line={"color": "var(--ink)", "width": 1, "dash": "dash"})
-    _styled(figure, height=150 + 48 * len(names))
+    styled(figure, height=150 + 48 * len(names))
     figure.update_xaxes(title_text="score / reference", tickformat=".2f")
     ends = (*low, *high, *known["ratio"], 1.0)
     margin = (max(ends) - min(ends)) * 0.05 or 0.01
@@ -358,7 +302,7 @@ def timeline_figure(starts: pd.DataFrame, *, origin_s: float) -> go.Figure:
         figure.add_trace(
             go.Bar(
                 orientation="h",
-                y=[_text(host) for host in starts["host"]],
+                y=[text(host) for host in starts["host"]],
                 x=length.tolist(),
                 base=begun.tolist(),
                 name=name,
@@ -376,7 +320,7 @@ def timeline_figure(starts: pd.DataFrame, *, origin_s: float) -> go.Figure:
             )
         )  # fmt: skip
         begun = begun + length
-    _styled(figure, height=130 + 44 * starts["host"].nunique())
+    styled(figure, height=130 + 44 * starts["host"].nunique())
     figure.update_layout(barmode="overlay")
     figure.update_xaxes(title_text="hours since the first start")
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
@@ -387,7 +331,7 @@ def drift_figure(references: pd.DataFrame, *, origin_s: float) -> go.Figure:
     """Each host's reference score over time, as a ratio to its first."""
     figure = go.Figure()
     for position, (host, group) in enumerate(references.groupby("host", sort=True)):
-        symbol, colour = _SERIES[position % len(_SERIES)]
+        symbol, colour = SERIES[position % len(SERIES)]
         ordered = group.sort_values("started_at_s")
         first = float(ordered["score"].iloc[0])
         figure.add_trace(
@@ -397,12 +341,12 @@ def drift_figure(references: pd.DataFrame, *, origin_s: float) -> go.Figure:
                 mode="lines+markers",
                 line={"color": colour, "width": 1.5},
                 marker={"symbol": symbol, "size": 8, "color": colour},
-                name=_text(host),
+                name=text(host),
                 hovertemplate="%{y:.3f} after %{x:.2f} h<extra></extra>",
             )
         )
     figure.add_hline(y=1, line={"color": "var(--ink)", "width": 1, "dash": "dash"})
-    _styled(figure, height=280)
+    styled(figure, height=280)
     figure.update_xaxes(title_text="hours since the first start")
     figure.update_yaxes(title_text="reference / its first", tickformat=".3f")
     return figure

@@ -50,7 +50,7 @@ def carry(config: dict[str, Any]) -> None:
     send(work(spec, Notes(on_phase=send, on_bucket=send)))
 
 
-class DriverSearch(Searcher):  # type: ignore[misc]
+class DriverSearch(Searcher):
     """Suggests the driver's starts, nothing while no host is free; takes every event back."""
 
     def __init__(self, driver: Driver, watcher: Watcher) -> None:

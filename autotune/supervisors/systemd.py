@@ -24,6 +24,7 @@ from autotune.errors import (
     DropInConflict,
     HostBusy,
     LeaseLost,
+    NotApplied,
     RestoreFailed,
     TargetError,
     UnitError,
@@ -44,7 +45,7 @@ from autotune.supervisors.guard import boot_id
 from autotune.supervisors.process_lease import describe_owner, owner_here, owner_lives
 from autotune.systemd.agent import Agent, Held
 from autotune.systemd.checks import UnitChecks, is_refusal, not_started
-from autotune.systemd.dropin import dropin_path, held_argv, render
+from autotune.systemd.dropin import dropin_path, export_path, held_argv, render
 from autotune.systemd.expand import expand
 from autotune.systemd.facts import UnitState
 from autotune.systemd.journal import JournalFollower, parse_entry
@@ -235,6 +236,66 @@ class SystemdSupervisor:
                 raise UnitError(
                     f"{self.host}: {self.unit} has no main process {self._limits.start_s:g} s after"
                     f" its start (it is {state.active_state}/{state.sub_state})"
+                )
+            time.sleep(self._limits.poll_s)
+
+    # -- a configuration that stays ---------------------------------------------------------------
+
+    @property
+    def export_path(self) -> str:
+        """Where an applied export lies on the host."""
+        return export_path(self.unit)
+
+    def render(self, launch: Launch, *, header: str = "") -> str:
+        """Text of a drop-in that makes `launch` the unit's command line; nothing is changed."""
+        return render(launch, self._checks.one_command(), header=header)
+
+    def keep_export(self, lease: Lease, launch: Launch, text: str) -> None:
+        """Make the command line that runs now the unit's own and end the lease, without a restart.
+
+        Args:
+            text: The permanent drop-in, `render` of the same launch.
+
+        Raises:
+            UnitError: It could not be written; the lease goes on.
+            NotApplied: systemd does not hold it afterwards.
+        """
+        command = self._known_record(lease.id).command
+        self._agent.call("keep", lease=lease.id, payload=text.encode())
+        held, state = self._checks.one_command(), self._facts.state()
+        process = self._facts.process(state.main_pid) if state.main_pid else None
+        runs = process is not None and self.expected_argv(launch, process) == process.argv
+        if held.argv != held_argv(launch, expands=command.expands) or state.need_reload or not runs:
+            raise NotApplied(
+                f"{self.host}: systemd or the process does not hold what was written to "
+                f"{self.export_path}",
+                hint="`autotune export --undo` takes it away",
+            )
+
+    def undo_export(self) -> bool:
+        """Take an applied export away, restart, and wait until the unit serves without it.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            HostBusy: Somebody tunes the unit.
+            RestoreFailed: It does not serve again.
+        """
+        answer = self._agent.call("undo").decode().strip()
+        if answer == "none":
+            return False
+        ends_at = time.monotonic() + self._limits.serve_s
+        while True:
+            state = self._facts.state()
+            listener = self._facts.listener(self._port) if self._port else None
+            serves = self._port == 0 or (listener is not None and listener.belongs)
+            if state.active_state == "inactive" or (state.invocation_id != answer and serves):
+                return True
+            if state.active_state == "failed" or time.monotonic() >= ends_at:
+                raise RestoreFailed(
+                    f"{self.host}: {self.unit} does not serve without the export "
+                    f"({state.active_state}, {state.result})"
                 )
             time.sleep(self._limits.poll_s)
 

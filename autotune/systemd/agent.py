@@ -27,6 +27,7 @@ from autotune.errors import (
 )
 from autotune.remote.connector import CAP_BYTES, Completed, Connector, LineStream
 from autotune.supervisors.base import Owner
+from autotune.systemd.dropin import EXPORT_NAME
 from autotune.systemd.journal import FIELDS
 
 __all__ = ["Agent", "Held", "agent_script", "folder_name", "restore_units", "sudoers_lines"]
@@ -85,6 +86,7 @@ def agent_script(unit: str) -> bytes:
         ("@UNIT@", shlex.quote(unit)),
         ("@NAME@", folder_name(unit)),
         ("@FIELDS@", FIELDS),
+        ("@EXPORT@", EXPORT_NAME),
     ):
         text = text.replace(mark, value)
     return text.encode()

@@ -33,6 +33,9 @@ LOCK=/run/lock/autotune-$NAME.lock
 DROPIN_DIR=/run/systemd/system/$UNIT.d
 DROPIN=$DROPIN_DIR/zzzz-autotune.conf
 MASK=/etc/systemd/system/$UNIT.d/zzzz-autotune.conf
+EXPORT_DIR=/etc/systemd/system/$UNIT.d
+EXPORT=$EXPORT_DIR/@EXPORT@
+UNDO=$EXPORT_DIR/@EXPORT@.undo
 INSTANCE=$(systemd-escape -- "$NAME")
 SERVICE=autotune-restore@$INSTANCE.service
 TIMER=autotune-restore@$INSTANCE.timer
@@ -85,6 +88,18 @@ remove_dropin() {
         rmdir "$DROPIN_DIR" 2>/dev/null
     fi
     systemctl daemon-reload
+}
+
+# What an export has written goes, what it replaced comes back.
+take_export_back() {
+    if [ -e "$UNDO" ]; then
+        mv "$UNDO" "$EXPORT" || return 1
+    else
+        rm -f "$EXPORT" || return 1
+    fi
+    rm -f "$EXPORT_DIR/.autotune-export.new"
+    rmdir "$EXPORT_DIR" 2>/dev/null
+    return 0
 }
 
 # -- facts about processes ---------------------------------------------------------------------
@@ -295,6 +310,10 @@ restore() {
         mv "$LEASE_DIR/armed" "$LEASE_DIR/restoring" || explain "/run cannot be written"
     fi
     unlock
+    # An export that was not finished is taken back too.
+    if [ -e "$LEASE_DIR/exporting" ]; then
+        take_export_back || explain "$EXPORT cannot be taken back"
+    fi
     remove_dropin || explain "the drop-in cannot be removed"
     if [ "$(fact active)" = 1 ]; then
         bring_back
@@ -349,6 +368,41 @@ case $verb in
         lock
         guard "$lease" "$claim"
         remove_dropin || fail 74 "$DROPIN cannot be removed" ;;
+    keep)
+        # The command line that runs becomes the unit's own, without another restart: the permanent
+        # drop-in comes, the runtime one goes, and with them the lease.
+        lock
+        guard "$lease" -
+        mkdir -p -m 755 "$EXPORT_DIR" || fail 74 "$EXPORT_DIR cannot be made"
+        rm -f "$UNDO"
+        if [ -e "$EXPORT" ]; then
+            cp -p "$EXPORT" "$UNDO" || fail 74 "$UNDO cannot be written"
+        fi
+        : >"$LEASE_DIR/exporting" || fail 74 "$LEASE_DIR cannot be written"
+        new=$EXPORT_DIR/.autotune-export.new
+        { cat >"$new" && chmod 644 "$new" && mv "$new" "$EXPORT"; } || {
+            rm -f "$new"
+            fail 74 "$EXPORT cannot be written"
+        }
+        remove_dropin || fail 74 "$DROPIN cannot be removed"
+        rm -f "$LEASE_DIR/exporting"
+        clear_all ;;
+    undo)
+        lock
+        if [ -d "$LEASE_DIR" ]; then
+            fail 71 "somebody tunes this unit"
+        fi
+        if [ ! -e "$EXPORT" ]; then
+            echo none
+            exit 0
+        fi
+        take_export_back || fail 74 "$EXPORT cannot be taken back"
+        systemctl daemon-reload || fail 74 "systemd refused to reload"
+        show InvocationID
+        case $(show ActiveState) in
+            active | reloading | activating)
+                systemctl restart --no-block -- "$UNIT" || fail 74 "$UNIT cannot be restarted" ;;
+        esac ;;
     stop)
         lock
         guard "$lease" "$claim"

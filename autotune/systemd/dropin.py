@@ -15,10 +15,22 @@ from autotune.errors import UnitRefused
 from autotune.supervisors.base import Launch
 from autotune.systemd.facts import ExecCommand
 
-__all__ = ["DROPIN_NAME", "dropin_path", "held_argv", "mask_path", "quote", "render"]
+__all__ = [
+    "DROPIN_NAME",
+    "EXPORT_NAME",
+    "dropin_path",
+    "export_path",
+    "held_argv",
+    "mask_path",
+    "quote",
+    "render",
+]
 
 DROPIN_NAME = "zzzz-autotune.conf"
 """Drop-ins are read in the order of their file names, whatever their folder: ours is last."""
+
+EXPORT_NAME = "zzz-autotune-export.conf"
+"""Where an applied export stays: after the user's own drop-ins, before those of trials."""
 
 HEADER = """\
 # Written by autotune for the trial that runs now. It goes away by itself: when the tuner ends,
@@ -39,6 +51,11 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 def dropin_path(unit: str) -> str:
     """Where our drop-in lies: forgotten by a reboot."""
     return f"/run/systemd/system/{unit}.d/{DROPIN_NAME}"
+
+
+def export_path(unit: str) -> str:
+    """Where an applied export lies: it outlives a reboot."""
+    return f"/etc/systemd/system/{unit}.d/{EXPORT_NAME}"
 
 
 def mask_path(unit: str) -> str:
@@ -79,7 +96,7 @@ def held_argv(launch: Launch, *, expands: bool) -> tuple[str, ...]:
     )
 
 
-def render(launch: Launch, command: ExecCommand) -> str:
+def render(launch: Launch, command: ExecCommand, *, header: str = HEADER) -> str:
     """Text of the drop-in.
 
     Args:
@@ -98,7 +115,7 @@ def render(launch: Launch, command: ExecCommand) -> str:
         signs += "@"
         words = (path, *words)
     line = "ExecStart=" + signs + " ".join(quote(word) for word in words)
-    return HEADER + "[Service]\nExecStart=\n" + line + "\n" + _environment(launch.environment)
+    return header + "[Service]\nExecStart=\n" + line + "\n" + _environment(launch.environment)
 
 
 def _environment(variables: Mapping[str, str]) -> str:
