@@ -81,6 +81,8 @@ class Driver:
         self._flying: dict[str, tuple[TrialSpec, Role, int]] = {}
         self._failures: list[FailureRecord] = []
         self._contenders: tuple[int, ...] | None = None
+        # Hosts that had nothing to do; nothing can change that before a start has ended.
+        self._waiting: set[str] = set()
 
     # -- what comes next --------------------------------------------------------------------------
     @property
@@ -125,11 +127,13 @@ class Driver:
         Raises:
             StudyError: No host is left, or the study cannot go on.
         """
-        hosts = self.free_hosts()
-        for host in hosts:
+        for host in self.free_hosts():
+            if host in self._waiting:
+                continue
             step = self.next(host)
             if isinstance(step, TrialSpec):
                 return step
+            self._waiting.add(host)
         if self._flying:
             return Nothing.WAIT
         if not self.free_hosts():
@@ -157,6 +161,7 @@ class Driver:
             StudyError: The ending stops the study; it is saved and told nevertheless.
         """
         spec, role, _ = self._flying.pop(claim_id)
+        self._waiting.clear()
         trial = self._trial(spec.number)
         score = self._score(trial, record) if record.ending is Ending.COMPLETE else None
         if record.ending is Ending.COMPLETE and score is None:

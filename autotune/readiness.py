@@ -53,18 +53,25 @@ class Watch:
     ) -> None:
         """Return when this start has logged that it serves.
 
+        Args:
+            progress: Told when the phase, or a whole percent of the load, has changed.
+
         Raises:
             TrialError: The parameters' fault.
             TargetError: The machine's fault.
             MeasurementError: Nobody's: the deadline passed, or nothing says why it ended.
         """
         deadline = self._clock() + timeout_s
+        said: tuple[StartupPhase, float | None] | None = None
         look_at = self._clock() + LOOK_S
         while not self.log.ready:
             line = self._follower.read(READ_S)
             if line is not None:
                 self.log.feed(line)
-                progress(self.log.phase, self.log.progress)
+                share = None if self.log.progress is None else round(self.log.progress, 2)
+                if (self.log.phase, share) != said:
+                    said = (self.log.phase, share)
+                    progress(*said)
             if self.log.closed:
                 raise self._explanation("start")
             if line is None or self._clock() >= look_at:

@@ -1,10 +1,10 @@
 """A scripted service for tests of the core: what its log says, what it answers, what was called.
 
-    SETTINGS       what the engine reports of one launch, read from its flags
-    a_host         a `FakeHost` whose starts log what SGLang logs
-    Script         engine and bench over a `FakeHost`; their calls stand in its list of calls
-    a_spec         one trial of that service
-    ScriptedLog    a log that spends the time of a fake clock
+SETTINGS       what the engine reports of one launch, read from its flags
+a_host         a `FakeHost` whose starts log what SGLang logs
+Script         engine and bench over a `FakeHost`; their calls stand in its list of calls
+a_spec         one trial of that service
+ScriptedLog    a log that spends the time of a fake clock
 """
 
 from __future__ import annotations

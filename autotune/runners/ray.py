@@ -65,6 +65,9 @@ class RayRunner:
             logging_level=logging.ERROR,
             configure_logging=False,
         )
+        # Tune's own words (a missing result.json for each start) are not about the study.
+        for name in ("ray", "ray.tune"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         # Ray replaces the handler by one that prints a stack and dies without the way back.
         signal.signal(signal.SIGTERM, on_terminate)
         try:
@@ -75,6 +78,8 @@ class RayRunner:
                     num_samples=-1,
                     search_alg=search,
                     max_concurrent_trials=hosts,
+                    # A worker process goes on to the next start: a new one costs seconds.
+                    reuse_actors=True,
                     trial_name_creator=lambda trial: trial.trial_id,
                     trial_dirname_creator=lambda trial: trial.trial_id,
                 ),

@@ -24,14 +24,13 @@ from autotune.errors import (
 from autotune.launch import Recipe
 from autotune.measurement import BucketMeasurement, Ending, StartRecord
 from autotune.parameter import ParameterKind
-from autotune.proof import Nonce, ParameterIntent
+from autotune.proof import ParameterIntent
 from autotune.pruning import PruneRule
 from autotune.sglang.server import Generation
 from autotune.space import Parameter
 from autotune.supervisors.base import Launch, Word
 from autotune.testing.fake_supervisor import FakeHost, FakeRun, FakeSupervisor
 from autotune.trial import Notes, Phase, TrialSpec, execute, run_trial
-from tests.builders import a_bucket
 from tests.scripted import (
     BUCKETS,
     COMMAND,
@@ -73,9 +72,7 @@ def short_last_words() -> Iterator[None]:
         yield
 
 
-def run(
-    host: FakeHost, script: Script | None = None, spec: TrialSpec | None = None
-) -> StartRecord:
+def run(host: FakeHost, script: Script | None = None, spec: TrialSpec | None = None) -> StartRecord:
     return execute(spec or a_spec(host), (script or Script(host)).tools(), Notes())
 
 
@@ -127,10 +124,7 @@ def test_nothing_is_asked_of_the_bench_before_the_proof_is_complete() -> None:
     notes = Notes()
     script = Script(host)
 
-    class Bench(FakeSupervisor):
-        """Only the count of links at the first bench call matters."""
-
-    tools = script.tools(Bench(host))
+    tools = script.tools()
     opened = tools.open_bench
 
     def open_bench(spec: TrialSpec) -> Any:
@@ -596,5 +590,3 @@ def test_the_intents_carry_every_tuned_spelling() -> None:
     }
     bare = replace(spec, intents=(ParameterIntent("x", 1, "", (), "VARIABLE", ()),))
     assert bare.tuned_flags == ()
-    assert isinstance(spec.nonce, Nonce)
-    assert a_bucket().valid
