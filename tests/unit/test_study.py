@@ -254,7 +254,7 @@ def test_whatever_a_sampler_raises_leaves_nothing_running(
     reason="Optuna's GridSampler calls study.stop() at its end, which ask/tell does not allow",
 )
 def test_a_grid_may_come_to_its_end() -> None:
-    space = {"budget": [8, 16], "topk": [4], "window": [None]}
+    space: dict[str, list[int | None]] = {"budget": [8, 16], "topk": [4], "window": [None]}
     study = a_study(sampler=GridSampler(space, seed=0))
     reference = study.add_reference(DEPLOYED, host="gpu-a")
     study.tell_complete(reference.number, 1.0, violated=False)

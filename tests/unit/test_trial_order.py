@@ -477,9 +477,11 @@ def test_a_broken_nonce_after_a_bucket_ends_the_walk() -> None:
 
 def test_an_invalid_bucket_is_in_the_record() -> None:
     host = a_host()
-    script = Script(
-        host, bucket=lambda b: replace(b, valid=False, reason="3 requests") if b.concurrency == 1 else b
-    )  # fmt: skip
+
+    def short(bucket: BucketMeasurement) -> BucketMeasurement:
+        return replace(bucket, valid=False, reason="3 requests")
+
+    script = Script(host, bucket=lambda b: short(b) if b.concurrency == 1 else b)
     record = run(host, script)
     assert [bucket.valid for bucket in record.buckets] == [True, False]
     assert record.buckets[1].reason == "3 requests"
