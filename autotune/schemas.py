@@ -1,4 +1,4 @@
-"""JSON schemas of the definition files, made from the models.
+"""What is made from the models: JSON schemas of the definition files, the page about our tables.
 
 `python -m autotune.schemas` writes them; a test checks that the committed ones are current.
 """
@@ -11,8 +11,17 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from autotune.definition_files import ObjectiveFile, StudyFile
+from autotune.records import Base
 
-__all__ = ["SCHEMAS", "schema_text", "write_schemas"]
+__all__ = ["SCHEMAS", "schema_text", "tables_text", "write_schemas"]
+
+TABLES_HEAD = """\
+# Tables
+
+Made from `autotune/records.py` by `python -m autotune.schemas`. They live beside Optuna's tables in
+one database; `autotune_alembic_version` is the version table of the migrations in `migrations/`.
+Columns that end in `_at_s` are Unix seconds, those that end in `_s` are seconds.
+"""
 
 SCHEMAS: dict[str, type[BaseModel]] = {"search_spaces": StudyFile, "objectives": ObjectiveFile}
 
@@ -22,10 +31,27 @@ def schema_text(folder: str) -> str:
     return json.dumps(SCHEMAS[folder].model_json_schema(), indent=2) + "\n"
 
 
+def tables_text() -> str:
+    """`storage/schema.md`: every table with its columns."""
+    lines = [TABLES_HEAD]
+    for table in Base.metadata.sorted_tables:
+        lines += [f"## {table.name}", "", "| column | type | |", "|---|---|---|"]
+        for column in table.columns:
+            notes = ["primary key"] if column.primary_key else []
+            notes += [
+                f"-> {key.column.table.name}.{key.column.name}" for key in column.foreign_keys
+            ]
+            notes += ["may be null"] if column.nullable else []
+            lines.append(f"| {column.name} | {column.type} | {', '.join(notes)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
 def write_schemas(root: Path) -> None:
-    """Write `schema.json` into both folders below `root`."""
+    """Write `schema.json` into both folders below `root`, and the page about our tables."""
     for folder in SCHEMAS:
         (root / folder / "schema.json").write_text(schema_text(folder), encoding="utf-8")
+    (root / "storage" / "schema.md").write_text(tables_text(), encoding="utf-8")
 
 
 if __name__ == "__main__":

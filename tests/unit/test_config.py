@@ -9,7 +9,7 @@ import pytest
 from autotune import definitions
 from autotune.config import load_objective, load_study
 from autotune.errors import ConfigError, UnknownStudy
-from autotune.schemas import SCHEMAS, schema_text
+from autotune.schemas import SCHEMAS, schema_text, tables_text
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = ROOT / "tests" / "cases"
@@ -83,6 +83,10 @@ def test_unknown_study_names_those_that_exist() -> None:
 @pytest.mark.parametrize("folder", sorted(SCHEMAS))
 def test_committed_schemas_are_current(folder: str) -> None:
     assert (ROOT / folder / "schema.json").read_text() == schema_text(folder)
+
+
+def test_the_page_about_our_tables_is_current() -> None:
+    assert (ROOT / "storage" / "schema.md").read_text() == tables_text()
 
 
 def test_budget_and_hosts_do_not_make_another_study() -> None:
