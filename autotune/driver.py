@@ -27,6 +27,7 @@ from autotune.errors import (
     StudyError,
     TargetError,
 )
+from autotune.fingerprint import LIMIT
 from autotune.measurement import BucketMeasurement, Ending, FailureRecord, StartRecord
 from autotune.objective import Reference, Rule, Score, score_start
 from autotune.pruning import PruneRule
@@ -170,6 +171,8 @@ class Driver:
         if role is not Role.FINAL and not trial.told:
             self._tell(trial, spec, record, score)
         self._judge_host(spec.plan.host, record)
+        if trial.reference and score is not None and not stopping:
+            self._require_room(spec.plan.host, record)
         if not stopping:
             self._judge_study(record)
         return record, score
@@ -288,9 +291,10 @@ class Driver:
             nonce=nonce,
             buckets=_order(self.config.workload.buckets),
             measure=_settings(self.config),
-            answers=replace(self._answers, reference=self._reference_texts(host, trial)),
+            answers=replace(self._answers, reference=self._first_reference_start(host, trial)[0]),
             prompts_seed=zlib.crc32(f"{self.config.name}/{self.config.study.seed}".encode()),
             prune=self._prune_rule(host, reference) if role is Role.SEARCH else None,
+            fingerprint=self._first_reference_start(host, trial)[1],
         )
         self._repository.begin_start(
             self.config.name,
@@ -316,14 +320,15 @@ class Driver:
         ]
         return _as_reference(scored[-1]) if scored else None
 
-    def _reference_texts(self, host: str, trial: StoredTrial) -> Mapping[str, str]:
-        """Greedy texts to compare with: the host's first reference, none for that one itself."""
-        if trial.reference:
-            return {}
-        for _, start in _references_of(self.stored, host):
-            if start.score is not None and start.record is not None:
-                return start.record.texts
-        return {}
+    def _first_reference_start(
+        self, host: str, trial: StoredTrial
+    ) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Greedy texts and fingerprint of the host's first reference; empty for a reference."""
+        if not trial.reference:
+            for _, start in _references_of(self.stored, host):
+                if start.record is not None:
+                    return start.record.texts, start.record.fingerprint
+        return {}, {}
 
     def _prune_rule(self, host: str, reference: Reference | None) -> PruneRule | None:
         """Arithmetic scores only: their optimistic end is a plain sum."""
@@ -374,6 +379,17 @@ class Driver:
                 self._study.queue_again(number)
         self._repository.end_trial(self.config.name, number, state)
         self._repository.mark_told(self.config.name, number)
+
+    def _require_room(self, host: str, record: StartRecord) -> None:
+        """The largest bucket must fit into what the reference admits at once."""
+        largest = self.config.workload.largest_concurrency
+        limit = int(record.fingerprint.get(LIMIT, largest))
+        if largest > limit:
+            raise StudyError(
+                f"a bucket asks for {largest} requests at once, but the reference on {host} "
+                f"admits {limit}",
+                hint="add --max-running-requests to the fixed flags, or drop the bucket",
+            )
 
     def _judge_host(self, host: str, record: StartRecord) -> None:
         """A host that cannot be reached or is no longer ours gets no further start."""

@@ -19,7 +19,8 @@
     │  └─ ServerStartError · ServerCrashed · OutputCorrupted
     └─ MeasurementError                  nobody's fault yet; failed with its reason, no value told
        ├─ SettingsNotApplied             a broken link of the proof chain
-       └─ NotReady · TooFewRequests · ErrorRateTooHigh · NotSteady · InvocationChanged
+       ├─ NotReady · TooFewRequests · ErrorRateTooHigh · NotSteady · InvocationChanged
+       └─ FingerprintMismatch
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ __all__ = [
     "DropInConflict",
     "ErrorRateTooHigh",
     "FailureRateExceeded",
+    "FingerprintMismatch",
     "HostBusy",
     "HostKeyError",
     "InvocationChanged",
@@ -263,3 +265,7 @@ class NotSteady(MeasurementError):
 
 class InvocationChanged(MeasurementError):
     """The server was restarted by somebody else while it was measured."""
+
+
+class FingerprintMismatch(MeasurementError):
+    """The server is not the one that the reference was measured on."""

@@ -16,6 +16,7 @@ from autotune import proof
 from autotune.answers import Answers, corruption
 from autotune.benchmark.measure import MeasureSettings
 from autotune.errors import AutotuneError, OutputCorrupted, SettingsNotApplied, TrialError
+from autotune.fingerprint import fingerprint, require_comparable
 from autotune.hosts import HostPlan
 from autotune.measurement import (
     BucketMeasurement,
@@ -53,6 +54,7 @@ class TrialSpec:
         claim_id: Unique to this start; the host refuses changes under an older one.
         buckets: In the order in which they are measured.
         answers: Prompts whose text is judged, and the reference's answers to them.
+        fingerprint: The host's reference's; empty for the reference itself.
     """
 
     study: str
@@ -68,6 +70,7 @@ class TrialSpec:
     answers: Answers
     prompts_seed: int
     prune: PruneRule | None = None
+    fingerprint: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def tuned_flags(self) -> tuple[str, ...]:
@@ -181,6 +184,8 @@ def run_trial(spec: TrialSpec, tools: Tools, notes: Notes) -> None:
             engine = open_.enter_context(tools.open_engine(spec))
             notes.proved(process_links(spec, supervisor, previous, start))
             notes.proved(engine_links(spec, engine, watch))
+            notes.keep(fingerprint=fingerprint(engine.server_info(), watch.log))
+            require_comparable(spec.fingerprint, notes.record.fingerprint)
             bench = open_.enter_context(tools.open_bench(spec))
             bench.warm_up()
             notes.on_phase(Phase("lossless"))
