@@ -295,6 +295,7 @@ class Driver:
             prompts_seed=zlib.crc32(f"{self.config.name}/{self.config.study.seed}".encode()),
             prune=self._prune_rule(host, reference) if role is Role.SEARCH else None,
             fingerprint=self._first_reference_start(host, trial)[1],
+            role=str(Role.REFERENCE if trial.reference else role),
         )
         self._repository.begin_start(
             self.config.name,

@@ -7,11 +7,13 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import NothingMeasured
-from autotune.repository import StoredStudy, StoredTrial
 from autotune.space import Parameter, SearchSpace, Values
+
+if TYPE_CHECKING:
+    from autotune.repository import StoredStudy, StoredTrial
 
 __all__ = ["Choice", "ExportFormat", "choose", "rendered"]
 

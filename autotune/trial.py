@@ -54,6 +54,7 @@ class TrialSpec:
         claim_id: Unique to this start; the host refuses changes under an older one.
         buckets: In the order in which they are measured.
         answers: Prompts whose text is judged, and the reference's answers to them.
+        role: Why the start is made, for people: "search", "reference" or "final".
         fingerprint: The host's reference's; empty for the reference itself.
     """
 
@@ -71,6 +72,7 @@ class TrialSpec:
     prompts_seed: int
     prune: PruneRule | None = None
     fingerprint: Mapping[str, str] = field(default_factory=dict)
+    role: str = "search"
 
     @property
     def tuned_flags(self) -> tuple[str, ...]:

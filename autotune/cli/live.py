@@ -115,18 +115,20 @@ class Live:
         parameters = shown({intent.name: intent.value for intent in spec.intents})
         self._rows[host] = _Row()
         self._loads_s[host] = record.load_s
+        is_reference = spec.role == "reference"
         if score is not None:
-            said = (
-                f"{score.value:.1f} tok/s [{score.interval.low:.1f}, {score.interval.high:.1f}], "
-                f"{score.ratio - 1:+.1%} against the reference"
-            )
-            if not score.violations and (self._best is None or score.ratio > self._best[0]):
+            against = "" if is_reference else f", {score.ratio - 1:+.1%} against the reference"
+            low, high = score.interval.low, score.interval.high
+            said = f"{score.value:.1f} tok/s [{low:.1f}, {high:.1f}]{against}"
+            better = self._best is None or score.ratio > self._best[0]
+            if better and not score.violations and not is_reference:
                 self._best = (score.ratio, parameters)
         else:
             reason = f": {record.failure.message}" if record.failure else ""
             said = f"{record.ending}{reason}"
+        role = "" if spec.role == "search" else f", {spec.role}"
         self._say(
-            f"trial {spec.number} on {host} ({parameters}): {said}; "
+            f"trial {spec.number}{role} on {host} ({parameters}): {said}; "
             f"load {record.load_s:.0f} s, measured {record.measure_s:.0f} s"
         )
 

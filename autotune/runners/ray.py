@@ -48,6 +48,9 @@ class RayRunner:
 
         from autotune.runners.ray_search import DriverSearch, carry
 
+        # Ray's own words (token authentication, a missing result.json) are not about the study.
+        for name in ("ray", "ray.tune"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         hosts = len(driver.sessions)
         # Ray's socket paths are limited to 107 bytes, so the folder is right below the temp dir.
         folder = tempfile.mkdtemp(prefix="autotune-ray-")
@@ -65,9 +68,6 @@ class RayRunner:
             logging_level=logging.ERROR,
             configure_logging=False,
         )
-        # Tune's own words (a missing result.json for each start) are not about the study.
-        for name in ("ray", "ray.tune"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
         # Ray replaces the handler by one that prints a stack and dies without the way back.
         signal.signal(signal.SIGTERM, on_terminate)
         try:
