@@ -77,7 +77,10 @@ def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
         (space.key(trial.parameters), trial, start)
         for trial in stored.trials
         for start in trial.starts
-        if start.role is Role.FINAL and start.score is not None and not start.violations
+        if start.role is Role.FINAL
+        and start.score is not None
+        and start.score.value > 0  # a shut gate: nothing to compare
+        and not start.violations
     ]
     judged = verdict(
         [Remeasured(key, s.host, s.round, s.score.value) for key, _, s in finals if s.score],

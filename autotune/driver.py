@@ -11,14 +11,15 @@ import logging
 import secrets
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from enum import Enum
-from typing import Any
 
 from autotune.answers import Answers
 from autotune.benchmark.measure import MeasureSettings
 from autotune.config import StudyConfig
+from autotune.endings import tell_ending, trial_attributes, unscored
 from autotune.errors import (
     ConnectError,
     DropInConflict,
@@ -35,14 +36,24 @@ from autotune.repository import Repository, Role, StoredStart, StoredStudy, Stor
 from autotune.rounds import REFERENCE, FinalStart, next_final
 from autotune.session import HostSession
 from autotune.space import Values
+from autotune.standing import (
+    as_reference,
+    failed_references,
+    references_of,
+    scored,
+    starts_since_reference,
+)
 from autotune.study import TrialStudy
 from autotune.supervisors.base import Owner
 from autotune.trial import TrialSpec
 from autotune.workload import Bucket
 
-__all__ = ["Driver", "Nothing", "reconcile"]
+__all__ = ["Driver", "Nothing"]
 
 log = logging.getLogger(__name__)
+
+REFERENCE_TRIES = 2
+"""Starts of a reference in a row that may fail before its host is given up."""
 
 SAME_LINK_MOST = 2
 """A proof link broken this often stops the study: going on would only cost GPU time."""
@@ -81,6 +92,8 @@ class Driver:
         self._began_s = clock()
         self._flying: dict[str, tuple[TrialSpec, Role, int]] = {}
         self._failures: list[FailureRecord] = []
+        self._broken_links: Counter[str] = Counter()
+        self._starts: Counter[str] = Counter()
         self._contenders: tuple[int, ...] | None = None
         # Hosts that had nothing to do; nothing can change that before a start has ended.
         self._waiting: set[str] = set()
@@ -91,9 +104,10 @@ class Driver:
         return self._repository.load(self.config.name)
 
     def free_hosts(self) -> tuple[str, ...]:
-        """Usable hosts on which nothing runs."""
+        """Usable hosts on which nothing runs, the one with the fewest starts first."""
         busy = {spec.plan.host for spec, _, _ in self._flying.values()}
-        return tuple(h for h, s in self.sessions.items() if s.usable and h not in busy)
+        free = [h for h, s in self.sessions.items() if s.usable and h not in busy]
+        return tuple(sorted(free, key=lambda host: self._starts[host]))
 
     def next(self, host: str) -> TrialSpec | Nothing:
         """The next start for a free host.
@@ -102,12 +116,12 @@ class Driver:
             StudyError: The study cannot go on.
         """
         stored = self.stored
-        own = _references_of(stored, host)
-        if not any(start.score is not None for _, start in own):
+        own = references_of(stored, host)
+        if not own:
             return self._first_reference(stored, host)
         if self._search_left():
-            if _starts_since_reference(stored, host) >= self.config.study.reference_every:
-                return self._repeat(own[0][0], host, Role.REFERENCE, len(own))
+            if starts_since_reference(stored, host) >= self.config.study.reference_every:
+                return self._reference_again(stored, host, own)
             self._study.enqueue_once(self.config.enqueue)
             asked = self._study.ask()
             self._repository.begin_trial(
@@ -164,12 +178,13 @@ class Driver:
         spec, role, _ = self._flying.pop(claim_id)
         self._waiting.clear()
         trial = self._trial(spec.number)
-        score = self._score(trial, record) if record.ending is Ending.COMPLETE else None
+        complete = record.ending is Ending.COMPLETE
+        score = self._score(trial, record, spec.plan.host) if complete else None
         if record.ending is Ending.COMPLETE and score is None:
-            record = replace(record, ending=Ending.FAILED, failure=_unscored(record))
+            record = replace(record, ending=Ending.FAILED, failure=unscored(record))
         self._repository.end_start(claim_id, record, score)
         if role is not Role.FINAL and not trial.told:
-            self._tell(trial, spec, record, score)
+            self._tell(trial, spec, record, score, again=stopping)
         self._judge_host(spec.plan.host, record)
         if trial.reference and score is not None and not stopping:
             self._require_room(spec.plan.host, record)
@@ -213,26 +228,32 @@ class Driver:
         return seconds / 3600 * self.config.service.gpus_per_host
 
     def _first_reference(self, stored: StoredStudy, host: str) -> TrialSpec | Nothing:
-        failed = [
-            start
-            for trial in stored.trials
-            if trial.reference
-            for start in trial.starts
-            if start.host == host and start.owner == self._owner
-        ]
-        if len(failed) >= 2:
-            failure = failed[-1].record.failure if failed[-1].record else None
-            reason = failure.message if failure else "no score"
-            self.sessions[host].lose(
-                TargetError(f"the reference could not be measured on {host}: {reason}")
-            )
-            return Nothing.DONE
+        failed = failed_references(stored, host, since_s=0.0, owner=self._owner)
+        if len(failed) >= REFERENCE_TRIES:
+            return self._give_up(host, failed[-1])
         values = self.config.space.effective(self.config.space.deployed())
         asked = self._study.add_reference(values, host=host)
         self._repository.begin_trial(
             self.config.name, asked.number, parameters=values, reference=True, retry_of=None
         )
         return self._start(asked.number, values, host, Role.REFERENCE, 0)
+
+    def _reference_again(
+        self, stored: StoredStudy, host: str, own: list[tuple[StoredTrial, StoredStart]]
+    ) -> TrialSpec | Nothing:
+        """A repeat of the reference; a host on which it fails twice in a row is of no use."""
+        failed = failed_references(stored, host, since_s=own[-1][1].started_at_s, owner=self._owner)
+        if len(failed) >= REFERENCE_TRIES:
+            return self._give_up(host, failed[-1])
+        return self._repeat(own[0][0], host, Role.REFERENCE, len(own))
+
+    def _give_up(self, host: str, last: StoredStart) -> Nothing:
+        failure = last.record.failure if last.record else None
+        reason = failure.message if failure else "no score"
+        self.sessions[host].lose(
+            TargetError(f"the reference could not be measured on {host}: {reason}")
+        )
+        return Nothing.DONE
 
     def _final(self, stored: StoredStudy, host: str, reference: StoredTrial) -> TrialSpec | Nothing:
         if self._contenders is None:
@@ -242,7 +263,7 @@ class Driver:
                 start.round,
                 REFERENCE if trial.reference else trial.number,
                 start.host,
-                _scored(start),
+                scored(start),
             )
             for trial in stored.trials
             for start in trial.starts
@@ -263,9 +284,8 @@ class Driver:
             round_, contender = found
             trial = reference if contender == REFERENCE else self._trial(contender)
             return self._repeat(trial, host, Role.FINAL, round_)
-        if _starts_since_reference(stored, host) > 0:
-            own = _references_of(stored, host)
-            return self._repeat(reference, host, Role.REFERENCE, len(own))
+        if starts_since_reference(stored, host) > 0:
+            return self._reference_again(stored, host, references_of(stored, host))
         return Nothing.WAIT if self._flying else Nothing.DONE
 
     def _mine(self, start: StoredStart) -> bool:
@@ -309,6 +329,7 @@ class Driver:
             argv=spec.launch.texts(),
         )
         self._flying[claim_id] = (spec, role, round_)
+        self._starts[host] += 1
         return spec
 
     def _trial(self, number: int) -> StoredTrial:
@@ -316,17 +337,15 @@ class Driver:
 
     def _reference(self, host: str) -> Reference | None:
         """The host's last reference."""
-        scored = [
-            start for _, start in _references_of(self.stored, host) if start.score is not None
-        ]
-        return _as_reference(scored[-1]) if scored else None
+        scored = [start for _, start in references_of(self.stored, host) if start.score is not None]
+        return as_reference(scored[-1]) if scored else None
 
     def _first_reference_start(
         self, host: str, trial: StoredTrial
     ) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """Greedy texts and fingerprint of the host's first reference; empty for a reference."""
         if not trial.reference:
-            for _, start in _references_of(self.stored, host):
+            for _, start in references_of(self.stored, host):
                 if start.record is not None:
                     return start.record.texts, start.record.fingerprint
         return {}, {}
@@ -347,8 +366,7 @@ class Driver:
         )
 
     # -- inside: taking endings -------------------------------------------------------------------
-    def _score(self, trial: StoredTrial, record: StartRecord) -> Score | None:
-        host = self._flying_host(record, trial)
+    def _score(self, trial: StoredTrial, record: StartRecord, host: str) -> Score | None:
         return score_start(
             record.buckets,
             record.coding,
@@ -357,29 +375,25 @@ class Driver:
             reference=None if trial.reference else self._reference(host),
         )
 
-    @staticmethod
-    def _flying_host(record: StartRecord, trial: StoredTrial) -> str:
-        return trial.starts[-1].host
-
     def _tell(
-        self, trial: StoredTrial, spec: TrialSpec, record: StartRecord, score: Score | None
+        self,
+        trial: StoredTrial,
+        spec: TrialSpec,
+        record: StartRecord,
+        score: Score | None,
+        *,
+        again: bool,
     ) -> None:
-        self._study.note(trial.number, _attributes(spec, record, score))
-        number, state = trial.number, record.ending
-        if state is Ending.COMPLETE and score is not None:
-            violated = bool(score.violations)
-            state = Ending.INFEASIBLE if violated else Ending.COMPLETE
-            self._study.tell_complete(number, score.ratio, violated=violated)
-        elif state is Ending.INFEASIBLE:
-            self._study.tell_infeasible(number)
-        elif state is Ending.PRUNED:
-            self._study.tell_pruned(number)
-        else:
-            self._study.tell_failed(number)
-            if trial.retry_of is None and not trial.reference:
-                self._study.queue_again(number)
-        self._repository.end_trial(self.config.name, number, state)
-        self._repository.mark_told(self.config.name, number)
+        """Tell an ending.
+
+        Args:
+            again: Queue a failed trial again although it is a retry itself: the run was stopped.
+        """
+        self._study.note(trial.number, trial_attributes(spec, record, score))
+        saved = (score.ratio, score.violations) if score is not None else None
+        state = tell_ending(self._study, trial, record.ending, saved, again=again)
+        self._repository.end_trial(self.config.name, trial.number, state)
+        self._repository.mark_told(self.config.name, trial.number)
 
     def _require_room(self, host: str, record: StartRecord) -> None:
         """The largest bucket must fit into what the reference admits at once."""
@@ -400,15 +414,16 @@ class Driver:
     def _judge_study(self, record: StartRecord) -> None:
         """The same failure again and again would only cost GPU time."""
         if record.failure is None or record.ending is not Ending.FAILED:
-            self._failures.clear() if record.ending is Ending.COMPLETE else None
+            if record.ending is Ending.COMPLETE:
+                self._failures.clear()
             return
         failure = record.failure
         if failure.kind == DropInConflict.__name__:
             raise StudyError(f"the study stops: {failure.message}")
         self._failures.append(failure)
         if failure.link:
-            same = [f for f in self._failures if f.link == failure.link]
-            if len(same) >= SAME_LINK_MOST:
+            self._broken_links[failure.link] += 1
+            if self._broken_links[failure.link] >= SAME_LINK_MOST:
                 raise FailureRateExceeded(
                     f"the study stops: the same proof link broke twice: {failure.message}",
                     hint="the server does not run what it is told; no such trial was scored",
@@ -426,62 +441,6 @@ _HOST_IS_GONE = frozenset(
         *("CommandTimeout", "RestoreFailed"),
     }
 )
-
-
-def reconcile(
-    study: TrialStudy, repository: Repository, name: str, *, alive: Callable[[Owner], bool]
-) -> int:
-    """Repair what a killed driver left: tell what was saved, free what was not.
-
-    Args:
-        alive: Whether the owner of a start still lives.
-
-    Returns:
-        How many trials were queued again.
-    """
-    stored = {trial.number: trial for trial in repository.load(name).trials}
-    again = 0
-    for number in study.running():
-        trial = stored.get(number)
-        last = trial.starts[-1] if trial is not None and trial.starts else None
-        if last is not None and last.record is None and alive(last.owner):
-            continue
-        if trial is not None and last is not None and last.record is not None:
-            again += _tell_saved(study, repository, name, trial, last)
-            continue
-        study.tell_failed(number)
-        if trial is not None:
-            repository.end_trial(name, number, Ending.FAILED)
-            repository.mark_told(name, number)
-        if trial is None or not trial.reference:
-            study.queue_again(number)
-            again += 1
-    return again
-
-
-def _tell_saved(
-    study: TrialStudy, repository: Repository, name: str, trial: StoredTrial, start: StoredStart
-) -> int:
-    """Tell a result that was saved but not told; returns 1 when the trial is queued again."""
-    record, again = start.record, 0
-    assert record is not None
-    state = record.ending
-    if state is Ending.COMPLETE and start.score is not None:
-        study.note(trial.number, {"host": start.host, "buckets": _bucket_figures(start.buckets)})
-        study.tell_complete(trial.number, start.score.ratio, violated=bool(start.violations))
-        state = Ending.INFEASIBLE if start.violations else state
-    elif state is Ending.INFEASIBLE:
-        study.tell_infeasible(trial.number)
-    elif state is Ending.PRUNED:
-        study.tell_pruned(trial.number)
-    else:
-        study.tell_failed(trial.number)
-        if not trial.reference and trial.retry_of is None:
-            study.queue_again(trial.number)
-            again = 1
-    repository.end_trial(name, trial.number, state)
-    repository.mark_told(name, trial.number)
-    return again
 
 
 def rule_of(config: StudyConfig) -> Rule:
@@ -508,77 +467,3 @@ def _order(buckets: tuple[Bucket, ...]) -> tuple[Bucket, ...]:
     fullest = max(buckets, key=lambda b: (b.context_tokens * b.concurrency, b.weight))
     rest = sorted((b for b in buckets if b is not fullest), key=lambda b: -b.weight)
     return (fullest, *rest)
-
-
-def _references_of(stored: StoredStudy, host: str) -> list[tuple[StoredTrial, StoredStart]]:
-    """Reference starts of a host that ended with a score, oldest first."""
-    found = [
-        (trial, start)
-        for trial in stored.trials
-        if trial.reference
-        for start in trial.starts
-        if start.host == host and start.score is not None
-    ]
-    return sorted(found, key=lambda pair: pair[1].started_at_s)
-
-
-def _starts_since_reference(stored: StoredStudy, host: str) -> int:
-    """Starts of other parameters on a host since its last scored reference."""
-    own = _references_of(stored, host)
-    since = own[-1][1].started_at_s if own else 0.0
-    return sum(
-        start.host == host and start.started_at_s > since and not trial.reference
-        for trial in stored.trials
-        for start in trial.starts
-    )
-
-
-def _as_reference(start: StoredStart) -> Reference:
-    assert start.score is not None
-    coding = start.record.coding if start.record else None
-    return Reference(
-        throughput={b.key: b.output_tok_per_s for b in start.buckets},
-        score=start.score.value,
-        samples=coding.samples if coding else {},
-    )
-
-
-def _scored(start: StoredStart) -> bool | None:
-    return None if start.record is None else start.score is not None
-
-
-def _unscored(record: StartRecord) -> FailureRecord:
-    bad = [bucket for bucket in record.buckets if not bucket.valid]
-    if bad:
-        return FailureRecord("InvalidBucket", f"bucket {bad[0].key} is not valid: {bad[0].reason}")
-    return FailureRecord("InvalidBucket", "a bucket is missing")
-
-
-def _bucket_figures(buckets: tuple[BucketMeasurement, ...]) -> dict[str, dict[str, Any]]:
-    return {
-        b.key: {"output_tok_per_s": b.output_tok_per_s, "accept_length": b.accept_length}
-        for b in buckets
-        if b.valid
-    }
-
-
-def _attributes(spec: TrialSpec, record: StartRecord, score: Score | None) -> dict[str, Any]:
-    """What the dashboard shows beside a trial."""
-    attributes: dict[str, Any] = {
-        "host": spec.plan.host,
-        "ending": str(record.ending),
-        "buckets": _bucket_figures(record.buckets),
-        "parameters": {intent.name: intent.value for intent in spec.intents},
-        "proof_links": len(record.proof),
-    }
-    for bucket in record.buckets:
-        attributes[f"tok/s {bucket.key}"] = round(bucket.output_tok_per_s, 2)
-    if score is not None:
-        attributes["score"] = score.value
-        attributes["score_interval"] = [score.interval.low, score.interval.high]
-        attributes["violations"] = list(score.violations)
-    if record.coding is not None:
-        attributes["coding"] = {"passed": record.coding.passed, "failed": record.coding.failed}
-    if record.failure is not None:
-        attributes["failure"] = asdict(record.failure)
-    return attributes

@@ -122,12 +122,22 @@ def _require_deployed(parameter: Parameter, original: Original, host: str) -> No
         running = get_flag(words, parameter.flag, parameter.aliases)
     else:
         running = original.live_environ.get(parameter.env)
-    if running != _text(parameter.deployed):
+    if not _means(running, parameter.deployed):
         raise StudyError(
             f"parameters.{parameter.name}: deployed = {value_to_file(parameter.deployed)}, but "
             f"{host} runs {running if running is not None else 'none'}",
             hint="write into the definition what runs, or deploy what the definition says",
         )
+
+
+def _means(text: str | None, value: ParameterValue) -> bool:
+    """Whether a word of the command line is this value: 0.90 is 0.9."""
+    if text is None or value is None or isinstance(value, str):
+        return text == value
+    try:
+        return float(text) == float(value)
+    except ValueError:
+        return False
 
 
 def _words(texts: tuple[str, ...]) -> tuple[Word, ...]:

@@ -23,6 +23,7 @@ from autotune.errors import (
     RestoreFailed,
     StudyError,
     TargetError,
+    UnitError,
 )
 from autotune.hosts import HostPlan, open_supervisor
 from autotune.launch import Recipe, make_recipe
@@ -31,6 +32,7 @@ from autotune.session import HostSession
 from autotune.sglang.flags import get_flag
 from autotune.sglang.server import ServerInfo, SglangServer
 from autotune.supervisors.base import Original, Owner, Supervisor
+from autotune.supervisors.owner import describe_owner, owner_lives
 
 __all__ = ["Found", "look", "open_sessions", "plan_host"]
 
@@ -101,7 +103,13 @@ def look(config: StudyConfig, plan: HostPlan, supervisor: Supervisor) -> Found:
         TargetError: The host cannot be used.
         StudyError: The definition does not fit what runs there.
     """
-    original = supervisor.original()
+    try:
+        original = supervisor.original()
+    except UnitError:
+        # A tuner at work is the better reason: what he has laid over the unit is not to be removed.
+        _require_no_tuner(plan, supervisor)
+        raise
+    _require_no_tuner(plan, supervisor)
     info = _ask(plan) if original.active else None
     listener = supervisor.listener(plan.port)
     if listener is not None and not listener.belongs:
@@ -114,6 +122,17 @@ def look(config: StudyConfig, plan: HostPlan, supervisor: Supervisor) -> Found:
     )
     _require_room(config, recipe, plan, info)
     return Found(plan, supervisor, original, recipe, info)
+
+
+def _require_no_tuner(plan: HostPlan, supervisor: Supervisor) -> None:
+    """Nobody alive tunes the service: what runs there would be one of his trials."""
+    held = supervisor.holder()
+    if held is not None and owner_lives(held):
+        service = plan.unit or "the service"
+        raise HostBusy(
+            f"{plan.host}: {service} is held by {describe_owner(held)}",
+            hint="let it end, or end that process",
+        )
 
 
 @contextmanager
@@ -132,12 +151,16 @@ def open_sessions(
             supervisor = connections.enter_context(open_supervisor(plan))
             found.append(look(config, plan, supervisor))
         sessions: dict[str, HostSession] = {}
+        stopped: AutotuneError | None = None
         try:
             for one in found:
                 sessions[one.plan.host] = _take(config, one, owner, repository)
             yield sessions
+        except AutotuneError as error:
+            stopped = error
+            raise
         finally:
-            _restore(config, sessions, repository)
+            _restore(config, sessions, repository, stopped=stopped)
 
 
 def _take(config: StudyConfig, found: Found, owner: Owner, repository: Repository) -> HostSession:
@@ -157,20 +180,31 @@ def _take(config: StudyConfig, found: Found, owner: Owner, repository: Repositor
 
 
 def _restore(
-    config: StudyConfig, sessions: Mapping[str, HostSession], repository: Repository
+    config: StudyConfig,
+    sessions: Mapping[str, HostSession],
+    repository: Repository,
+    *,
+    stopped: AutotuneError | None,
 ) -> None:
-    failed: list[str] = []
+    """Restore every host.
+
+    Args:
+        stopped: Why the study ends, when it is an error; told with a restore that fails too.
+    """
+    failed: list[TargetError] = []
     for session in sessions.values():
         try:
             session.restore()
             repository.host_restored(config.name, session.host)
         except TargetError as error:
-            failed.append(f"{session.host}: {error}")
+            failed.append(error)
     if failed:
+        by_itself = "the host restores itself when its timer fires; `autotune revert` does it now"
+        unproven = all(isinstance(error, RestoreFailed) for error in failed)
         raise RestoreFailed(
-            "; ".join(failed),
-            hint="the host restores itself when its timer fires; `autotune revert` does it now",
-        )
+            "; ".join([*([stopped.message] if stopped else []), *map(str, failed)]),
+            hint="" if unproven else by_itself,
+        ) from stopped
 
 
 def _require_room(

@@ -30,7 +30,7 @@ from autotune.ddtree import witnesses
 from autotune.errors import SettingsNotApplied
 from autotune.measurement import Evidence
 from autotune.sglang.log import StartupLog
-from autotune.sglang.masking import mask_text
+from autotune.sglang.masking import MASK, is_secret_name, mask_text
 from autotune.sglang.server import MISSING, Generation, ServerInfo, setting
 from autotune.space import ParameterValue
 from autotune.supervisors.base import Identity, Launch, Listener, ProcessFacts, Start
@@ -41,6 +41,7 @@ __all__ = [
     "argv_link",
     "bound_link",
     "environ_link",
+    "environ_links",
     "generation_link",
     "invocation_link",
     "listener_link",
@@ -151,21 +152,28 @@ def argv_link(wanted: tuple[str, ...], process: ProcessFacts | None) -> Evidence
     ok = seen == wanted or (
         prefix > 0 and seen[prefix + 1 :] == wanted[1:] and seen[prefix] == wanted[0]
     )
-    return _evidence(
-        "argv", wanted=shlex.join(wanted), seen=shlex.join(seen), ok=ok, raw=shlex.join(seen)
-    )
+    shown = _joined(seen)
+    return _evidence("argv", wanted=_joined(wanted), seen=shown, ok=ok, raw=shown)
 
 
-def environ_link(launch: Launch, process: ProcessFacts | None) -> Evidence:
-    """The kernel shows the variables that we set."""
+def environ_link(
+    launch: Launch, process: ProcessFacts | None, *, absent: tuple[str, ...] = ()
+) -> Evidence:
+    """The kernel shows the variables that we set, and none of those that must not be there."""
     seen = process.environ if process is not None else {}
-    shown = {key: seen.get(key) for key in launch.environment}
-    return _evidence(
-        "environ",
-        wanted=repr(dict(launch.environment)),
-        seen=repr(shown),
-        ok=shown == dict(launch.environment),
-    )
+    wanted = {**dict.fromkeys(absent), **launch.environment}
+    shown = {key: seen.get(key) for key in wanted}
+    return _evidence("environ", wanted=repr(wanted), seen=repr(shown), ok=shown == wanted)
+
+
+def environ_links(
+    launch: Launch, intents: Iterable[ParameterIntent], process: ProcessFacts | None
+) -> tuple[Evidence, ...]:
+    """The link of the environment, where the study sets or leaves out any variable."""
+    absent = tuple(i.env for i in intents if i.env and i.value is None)
+    if not launch.environment and not absent:
+        return ()
+    return (environ_link(launch, process, absent=absent),)
 
 
 def listener_link(port: int, listener: Listener | None) -> Evidence:
@@ -195,7 +203,7 @@ def nonce_link(nonce: Nonce, log: StartupLog, info: ServerInfo) -> Evidence:
     in_log = (log.server_args or {}).get(key, MISSING)
     in_answer = setting(info, key)
     wanted = nonce.value or "the same random seed in log and answer"
-    equal = in_log is not MISSING and _same(in_log, in_answer)
+    equal = in_log is not MISSING and in_log is not None and _same(in_log, in_answer)
     return _evidence(
         "nonce",
         wanted=f"{key}: {wanted}",
@@ -215,21 +223,25 @@ def parameter_links(
     links: list[Evidence] = []
     for intent in intents:
         own: list[Evidence] = []
-        if intent.must("log"):
-            own.extend(_log_links(intent, log))
-        if intent.must("server_info"):
-            own.extend(_info_links(intent, info))
-        if not own and intent.must("log") and intent.must("server_info"):
-            own.append(
-                _evidence(
-                    f"{intent.name}: engine",
-                    wanted=f"{intent.flag or intent.env} = {intent.value} shown by the engine",
-                    seen="neither its log nor its server_info shows this setting",
-                    ok=False,
-                )
-            )
+        for place, found in (
+            ("log", _log_links(intent, log)),
+            ("server_info", _info_links(intent, info)),
+        ):
+            if intent.must(place):
+                own.extend(found)
+            if place in intent.proof and not found:
+                own.append(_silent(intent, place, f"its {place} does not show this setting"))
+        if not own and not intent.proof:
+            silent = "neither its log nor its server_info shows this setting"
+            own.append(_silent(intent, "engine", silent))
         links.extend(own)
     return tuple(links)
+
+
+def _silent(intent: ParameterIntent, place: str, seen: str) -> Evidence:
+    """A witness that must speak and does not."""
+    wanted = f"{intent.flag or intent.env} = {intent.value} shown by the engine"
+    return _evidence(f"{intent.name}: {place}", wanted=wanted, seen=seen, ok=False)
 
 
 def generation_link(nonce: Nonce, generation: Generation) -> Evidence:
@@ -282,6 +294,23 @@ def _info_links(intent: ParameterIntent, info: ServerInfo) -> list[Evidence]:
             ok=_same(value, intent.value),
         )
     ]
+
+
+def _joined(words: tuple[str, ...]) -> str:
+    """A command line for people; the word after an option that names a secret is masked.
+
+    Masked before quoting: afterwards a quoted secret no longer looks like one.
+    """
+    shown: list[str] = []
+    for before, word in zip(("", *words), words, strict=False):
+        name, equals, _ = word.partition("=")
+        if before.startswith("-") and "=" not in before and is_secret_name(before.lstrip("-")):
+            shown.append(MASK)
+        elif equals and word.startswith("-") and is_secret_name(name.lstrip("-")):
+            shown.append(f"{name}={MASK}")
+        else:
+            shown.append(word)
+    return shlex.join(shown)
 
 
 def _same(seen: object, wanted: object) -> bool:

@@ -17,8 +17,10 @@ __all__ = ["Watch"]
 READ_S = 0.2
 # How often the supervisor is asked for the service's state when the log is silent.
 LOOK_S = 1.0
-# A dying process writes its traceback over some seconds; the verdict waits for its last lines.
+# A dying process writes its traceback over some seconds; the verdict waits for its last lines,
+# until nothing has come for QUIET_S.
 LAST_WORDS_S = 3.0
+QUIET_S = 0.6
 
 
 class Watch:
@@ -136,12 +138,14 @@ class Watch:
     def _explanation(self, phase: Literal["start", "run"]) -> AutotuneError:
         """Read the last words, then decide whose fault it is."""
         end = self._clock() + LAST_WORDS_S
+        heard = self._clock()
         identity = self._supervisor.identity()
         while self._clock() < end:
             line = self._follower.read(READ_S)
             if line is not None:
                 self.log.feed(line)
-            else:
+                heard = self._clock()
+            elif self._clock() - heard >= QUIET_S:
                 identity = self._supervisor.identity()
                 if self.log.closed or not self._same(identity):
                     break

@@ -288,7 +288,7 @@ class Repository:
                     claim_id=claim_id,
                     nonce=nonce,
                     owner=asdict(owner),
-                    argv=list(argv),
+                    argv=_storable(argv),
                     started_at_s=time.time(),
                 )
             )
@@ -307,12 +307,12 @@ class Repository:
             for column in ("invocation_id", "stop_s", "load_s", "measure_s", "ended_at_s"):
                 setattr(start, column, getattr(record, column))
             start.ending = record.ending
-            start.failure = asdict(record.failure) if record.failure else None
-            start.fingerprint = dict(record.fingerprint)
-            start.texts = dict(record.texts)
+            start.failure = _storable(asdict(record.failure)) if record.failure else None
+            start.fingerprint = _storable(record.fingerprint)
+            start.texts = _storable(record.texts)
             kept = {f"{b.context_tokens}x{b.concurrency}" for b in start.buckets}
             start.buckets.extend(_bucket_row(b) for b in record.buckets if b.key not in kept)
-            start.evidence = [EvidenceRow(**asdict(link)) for link in record.proof]
+            start.evidence = [EvidenceRow(**_storable(asdict(link))) for link in record.proof]
             if record.coding is not None:
                 start.coding = CodingRow(
                     passed=record.coding.passed,
@@ -358,6 +358,20 @@ class Repository:
     @staticmethod
     def _start(session: Session, claim_id: str) -> StartRow:
         return session.scalars(select(StartRow).where(StartRow.claim_id == claim_id)).one()
+
+
+_ABSENT = object()
+
+
+def _storable(value: Any) -> Any:
+    """Text that every database takes: no NUL, no half of a surrogate pair."""
+    if isinstance(value, str):
+        return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {_storable(key): _storable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_storable(one) for one in value]
+    return value
 
 
 # -- rows <-> values ------------------------------------------------------------------------------
@@ -467,6 +481,12 @@ def _differences(old: Any, new: Any, path: str = "") -> list[str]:
         return [
             line
             for key in sorted({*old, *new})
-            for line in _differences(old.get(key), new.get(key), f"{path}.{key}" if path else key)
+            for line in _differences(
+                old.get(key, _ABSENT), new.get(key, _ABSENT), f"{path}.{key}" if path else key
+            )
         ]
-    return [] if old == new else [f"{path}: {old!r} became {new!r}"]
+    return [] if old == new else [f"{path}: {_worded(old)} became {_worded(new)}"]
+
+
+def _worded(value: Any) -> str:
+    return "absent" if value is _ABSENT else repr(value)

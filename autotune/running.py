@@ -17,7 +17,8 @@ from autotune.answers import Answers, greedy_prompts
 from autotune.coding.suite import TaskSample, load_suite, task_samples
 from autotune.concluding import conclude, contenders
 from autotune.config import StudyConfig, load_study
-from autotune.driver import Driver, reconcile
+from autotune.driver import Driver
+from autotune.endings import reconcile
 from autotune.errors import StudyError
 from autotune.hosts import open_supervisor
 from autotune.opening import look, open_sessions, plan_host

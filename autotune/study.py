@@ -32,6 +32,8 @@ RETRY_OF = "retry_of"
 ENQUEUED = "enqueued"
 # The dashboard shows feasibility from this older key only; samplers accept both.
 DASHBOARD_CONSTRAINTS = "constraints"
+# What numerical code of a sampler may raise; none of it may leave a trial running.
+SAMPLER_ERRORS = (ValueError, ArithmeticError, RuntimeError, LookupError, TypeError)
 # Told for an infeasible trial while nothing better is known: far below any reference (ratio 1).
 NOTHING_SEEN = 0.0
 CONSTRAINT_KEY = "constraints:infeasible"
@@ -73,6 +75,18 @@ class TrialStudy:
         """Numbers of the trials that nobody has told an end yet."""
         return tuple(t.number for t in self.trials() if t.state.name == "RUNNING")
 
+    def waiting(self) -> int:
+        """Trials that are queued and not asked for yet."""
+        return sum(t.state.name == "WAITING" for t in self.trials())
+
+    def state(self, number: int) -> str:
+        """Optuna's state of a trial, "" when it does not know the number."""
+        return next((t.state.name for t in self.trials() if t.number == number), "")
+
+    def is_reference(self, number: int) -> bool:
+        """Whether the trial was added as a host's reference."""
+        return bool(self._trial(number).user_attrs.get("reference"))
+
     def ended(self) -> int:
         """Trials with a verdict about their parameters: complete, infeasible or pruned."""
         return sum(t.state.name in ("COMPLETE", "PRUNED") for t in self.trials())
@@ -94,8 +108,10 @@ class TrialStudy:
         self._study.set_user_attr(ENQUEUED, True)
 
     def queue_again(self, number: int) -> None:
-        """Queue the parameters of a failed trial once more."""
+        """Queue the parameters of a failed trial again; once, however often it is asked."""
         trial = self._trial(number)
+        if any(t.user_attrs.get(RETRY_OF) == number for t in self.trials()):
+            return
         self._study.enqueue_trial(dict(trial.params), user_attrs={RETRY_OF: number})
 
     def ask(self) -> Asked:
@@ -110,7 +126,7 @@ class TrialStudy:
         before = set(self.running())
         try:
             trial = self._study.ask(fixed_distributions=self._distributions)
-        except (OptunaError, ValueError) as error:
+        except (OptunaError, *SAMPLER_ERRORS) as error:
             for number in set(self.running()) - before:
                 self._study.tell(number, state=TrialState.FAIL)
             raise StudyError(f"the sampler gave no suggestion: {error}") from error

@@ -15,7 +15,13 @@ from typing import Protocol
 from autotune import proof
 from autotune.answers import Answers, corruption
 from autotune.benchmark.measure import MeasureSettings
-from autotune.errors import AutotuneError, OutputCorrupted, SettingsNotApplied, TrialError
+from autotune.errors import (
+    AutotuneError,
+    InvocationChanged,
+    OutputCorrupted,
+    SettingsNotApplied,
+    TrialError,
+)
 from autotune.fingerprint import fingerprint, require_comparable
 from autotune.hosts import HostPlan
 from autotune.measurement import (
@@ -216,7 +222,7 @@ def process_links(
         proof.invocation_link(previous, start, identity),
         proof.process_link(start, identity, process),
         proof.argv_link(supervisor.expected_argv(spec.launch, process), process),
-        *((proof.environ_link(spec.launch, process),) if spec.launch.environment else ()),
+        *proof.environ_links(spec.launch, spec.intents, process),
         proof.listener_link(spec.plan.port, supervisor.listener(spec.plan.port)),
     )
 
@@ -242,7 +248,7 @@ def explained(watch: Watch) -> Iterator[None]:
     """While the server is measured, its death is the reason of any error that is not a verdict."""
     try:
         yield
-    except (TrialError, SettingsNotApplied):
+    except (TrialError, SettingsNotApplied, InvocationChanged):
         raise
     except AutotuneError as error:
         reason = watch.explain(error)

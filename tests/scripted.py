@@ -38,6 +38,7 @@ __all__ = [
     "OWNER",
     "WORKLOAD",
     "Clock",
+    "Item",
     "Script",
     "ScriptedLog",
     "a_host",
@@ -317,6 +318,10 @@ def _leased(host: FakeHost) -> Lease:
     return lease
 
 
+Item = str | LogLine | float | tuple[float, str] | Callable[[], object]
+"""One item of a `ScriptedLog`."""
+
+
 class Clock:
     """Seconds that pass only when somebody waits."""
 
@@ -330,10 +335,12 @@ class Clock:
 class ScriptedLog:
     """A log follower: text is a line, a function is an event, a number of seconds is silence.
 
+    A pair is a line that came after so many seconds.
+
     Waiting spends the clock's time; when nothing is left to read, the log is silent.
     """
 
-    def __init__(self, clock: Clock, *items: str | LogLine | float | Callable[[], object]) -> None:
+    def __init__(self, clock: Clock, *items: Item) -> None:
         self._clock = clock
         self._items = list(items)
 
@@ -344,6 +351,9 @@ class ScriptedLog:
         item = self._items.pop(0)
         if isinstance(item, LogLine):
             return item
+        if isinstance(item, tuple):
+            seconds, item = item
+            self._clock.now_s += seconds
         if isinstance(item, str):
             return LogLine(item, self._clock.now_s)
         if callable(item):

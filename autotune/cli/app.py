@@ -44,7 +44,10 @@ def main() -> None:
     # paramiko logs a traceback for each refused connection; its errors reach the user as ours.
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     try:
-        sys.exit(app(standalone_mode=False) or EXIT_DONE)
+        code = app(standalone_mode=False) or EXIT_DONE
+        if code == EXIT_INTERRUPTED:  # the command line library has taken the interrupt
+            print("interrupted", file=sys.stderr)
+        sys.exit(code)
     except ConfigError as error:
         _say(error)
         sys.exit(EXIT_USAGE)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from types import MappingProxyType
 
 import numpy as np
-from optuna import samplers
+from optuna import Study, samplers
 from optuna.exceptions import ExperimentalWarning
+from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import ConfigError
 from autotune.parameter import Parameter, ParameterKind, ParameterValue
@@ -73,9 +74,22 @@ def _random(space: SearchSpace, seed: int) -> samplers.BaseSampler:
     return samplers.RandomSampler(seed=seed)
 
 
+class _LastingGrid(samplers.GridSampler):
+    """A grid that may come to its end under ask and tell: points are repeated afterwards."""
+
+    def after_trial(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """Nothing: Optuna's own stops the study, which only `optimize` can."""
+
+
 def _grid(space: SearchSpace, seed: int) -> samplers.BaseSampler:
     """Every combination in random order; about eight values of a parameter that has many."""
-    return samplers.GridSampler(
+    return _LastingGrid(
         {parameter.name: list(_grid_levels(parameter)) for parameter in space.parameters},
         seed=seed,
     )

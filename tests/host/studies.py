@@ -30,11 +30,15 @@ __all__ = [
     "StudyOnHost",
     "active_trial",
     "deploy",
+    "argv",
     "found",
     "install",
+    "is_back",
     "journal",
+    "listeners",
     "require_as_found",
     "require_proof",
+    "restoring",
     "serves",
     "show",
     "traces",
@@ -86,7 +90,7 @@ prompts = 1
 max_tokens = 16
 
 [measure]
-target_half_width = 0.2
+target_half_width = {half_width}
 least_windows = 4
 most_windows = {windows}
 window_s = 0.1
@@ -182,9 +186,9 @@ def traces(host: SystemdHost) -> str:
     return found.stdout
 
 
-def journal(host: SystemdHost, *words: str) -> str:
-    """The unit's log."""
-    return host.run(" ".join(["journalctl --no-pager -o cat -u", UNIT, *words])).stdout
+def journal(host: SystemdHost, *matches: str) -> str:
+    """What the journal holds about this, as text."""
+    return host.run(" ".join(["journalctl --no-pager -o cat", *matches])).stdout
 
 
 @dataclass(frozen=True)
@@ -222,6 +226,11 @@ def is_back(host: SystemdHost, before: Found) -> bool:
     return traces(host) == "" and argv(host) == before.argv and serves(host)
 
 
+def restoring(host: SystemdHost) -> bool:
+    """Whether the way back has begun and is not at its end."""
+    return host.run("ls -d /run/autotune/*/lease/restoring", check=False).returncode == 0
+
+
 # -- the study -------------------------------------------------------------------------------------
 class Process:
     """`autotune run` in the background."""
@@ -241,6 +250,9 @@ class Process:
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+
+    def running(self) -> bool:
+        return self._process.poll() is None
 
     def kill(self) -> None:
         """`kill -9`, and gone."""
@@ -279,6 +291,7 @@ class StudyOnHost:
         lines: Mapping[str, str | None] | None = None,
         samples: int = 0,
         windows: int = 6,
+        half_width: float = 0.2,
         concurrency: int = 8,
     ) -> None:
         """Write the definition: the real one with a small objective.
@@ -286,7 +299,9 @@ class StudyOnHost:
         Args:
             lines: Key of a line and the line it becomes, None to leave it out.
         """
-        objective = _OBJECTIVE.format(samples=samples, windows=windows, concurrency=concurrency)
+        objective = _OBJECTIVE.format(
+            samples=samples, windows=windows, concurrency=concurrency, half_width=half_width
+        )
         (self.folder / "tiny.toml").write_text(objective)
         text = (ROOT / "search_spaces" / "kimi-k26.toml").read_text()
         changes: dict[str, str | None] = {
@@ -302,7 +317,10 @@ class StudyOnHost:
         }
         for key, line in changes.items():
             text, changed = re.subn(
-                rf"(?m)^{re.escape(key)}\b.*\n", lambda _, line=line: f"{line}\n" if line else "", text, count=1
+                rf"(?m)^{re.escape(key)}\b.*\n",
+                lambda _, line=line: f"{line}\n" if line else "",
+                text,
+                count=1,
             )
             assert changed, f"the definition has no line {key}"
         self.file.write_text(text)

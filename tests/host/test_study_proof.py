@@ -13,9 +13,11 @@ from tests.host.studies import (
     deploy,
     found,
     install,
+    journal,
     listeners,
     require_as_found,
     require_proof,
+    restoring,
     show,
     until,
 )
@@ -82,12 +84,15 @@ def test_the_old_process_is_never_measured_while_it_drains(
                 assert answer.readline()
             assert show(host, "MainPID") == old
             assert listeners(host) == old
-            assert study.rows("SELECT * FROM autotune_evidence") == []
             assert study.rows("SELECT * FROM autotune_bucket") == []
         assert process.wait() == 0, process.stderr
     require_proof(study)
-    (link,) = [link for link in study.trials()[0]["proof"] if link["link"] == "invocation"]
-    assert link["seen"].startswith(f"before {before.invocation_id}, now ")
+    (trial,) = study.trials()
+    (link,) = [link for link in trial["proof"] if link["link"] == "invocation"]
+    assert link["seen"] == f"before {before.invocation_id}, now {trial['invocation_id']}"
+    asked = "POST /v1/chat/completions"
+    assert asked in journal(host, f"_SYSTEMD_INVOCATION_ID={trial['invocation_id']}")
+    assert asked not in journal(host, f"_SYSTEMD_INVOCATION_ID={before.invocation_id}")
     require_as_found(host, before)
 
 
@@ -100,20 +105,17 @@ def test_an_orphan_on_the_port_is_never_measured(host: SystemdHost, tmp_path: Pa
     study = deploy(host, tmp_path, lines={"stop_timeout_s": "stop_timeout_s = 2"})
     before = found(host)
     with study.start() as process:
-        restoring = "ls -d /run/autotune/*/lease/restoring"
-        process.until(
-            lambda: host.run(restoring, check=False).stdout.strip(), "the way back begins"
-        )
+        process.until(lambda: restoring(host), "the way back begins")
         orphan = listeners(host)
         assert orphan not in ("", show(host, "MainPID"))
-        assert json.loads(
-            host.run(f"curl -s http://127.0.0.1:{PORT}/v1/models").stdout
-        )["data"], "it does answer"
+        assert json.loads(host.run(f"curl -s http://127.0.0.1:{PORT}/v1/models").stdout)["data"], (
+            "it does answer"
+        )
         host.run(f"kill -9 {orphan}")
         assert process.wait() == 1
         said = process.stderr
     assert "no host is left: the reference could not be measured on gpu-a" in said
-    assert f"process {orphan} " in said
+    assert f"the stop left pid {orphan} " in said
     for trial in study.trials():
         assert trial["state"] == "failed"
         assert trial["failure"]["kind"] == "HostBusy"

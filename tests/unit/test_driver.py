@@ -25,7 +25,8 @@ from autotune.definition_files import (
     ServiceSection,
     StudySection,
 )
-from autotune.driver import Driver, Nothing, reconcile
+from autotune.driver import Driver, Nothing
+from autotune.endings import reconcile
 from autotune.errors import AutotuneError, FailureRateExceeded, StudyError, TargetError
 from autotune.hosts import HostPlan
 from autotune.launch import Recipe
@@ -376,21 +377,36 @@ def test_a_second_attempt_at_the_reference_may_do(make: Worlds) -> None:
     assert world.study.ended() == 2
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a repeat of the reference that ends infeasible is repeated without end: "
-    "no count, and `_judge_study` looks at `failed` only",
-)
 def test_a_reference_that_crashes_in_mid_study_does_not_go_on_for_ever(make: Worlds) -> None:
     world = make(trials=8, enqueue=points(4), reference_every=1)
     driver = world.driver()
     once(driver)
     once(driver)
-    crashes = 0
-    while isinstance(spec := driver.take(), TrialSpec) and spec.number == 0:
-        crashes += 1
-        assert crashes < 20, "the reference is started again and again"
+    for _ in range(2):
+        spec = step(driver, "a")
+        assert spec.number == 0
         driver.finish(spec.claim_id, bad(Ending.INFEASIBLE, "ServerCrashed"))
+    with pytest.raises(StudyError, match="the reference could not be measured"):
+        driver.take()
+
+
+@pytest.mark.parametrize(("limit", "fits"), [("7", False), ("8", True), (None, True)])
+def test_the_reference_must_admit_the_largest_bucket(
+    make: Worlds, limit: str | None, fits: bool
+) -> None:
+    world = make(enqueue=points(1))
+    driver = world.driver()
+    spec = step(driver, "a")
+    shown = {} if limit is None else {"max_running_requests": limit}
+    record = replace(good(spec), fingerprint=shown)
+    if fits:
+        driver.finish(spec.claim_id, record)
+        assert step(driver, "a").fingerprint == shown
+        return
+    with pytest.raises(StudyError, match="asks for 8 requests") as caught:
+        driver.finish(spec.claim_id, record)
+    assert "--max-running-requests" in caught.value.hint
+    assert world.trial(0).told
 
 
 # -- order of the search --------------------------------------------------------------------------
@@ -455,11 +471,6 @@ def test_the_total_is_reached_exactly(make: Worlds) -> None:
         assert world.study.running() == ()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="`take` always serves the first free host: with the serial executor the second host's "
-    "reference is measured after the budget is spent, one trial too many",
-)
 def test_the_serial_executor_over_two_hosts_keeps_to_the_total(make: Worlds) -> None:
     world = make(trials=4, hosts=("a", "b"), enqueue=points(3))
     serial(world.driver())
@@ -624,11 +635,6 @@ def test_two_different_links_do_not_stop_it(make: Worlds) -> None:
     assert isinstance(driver.take(), TrialSpec)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a complete trial between the two empties the list of failures: an engine that ignores "
-    "the window flag is never stopped while windowless points go well in between",
-)
 def test_a_good_trial_in_between_does_not_excuse_a_broken_link(make: Worlds) -> None:
     driver, _ = search_start(make(trials=9, enqueue=points(4)), broken_link())
     once(driver)
@@ -752,9 +758,6 @@ def test_abandon_does_not_judge(make: Worlds) -> None:
     assert world.study.running() == ()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a retry that is abandoned has used up its second chance and is lost"
-)
 def test_an_abandoned_retry_is_queued_again_too(make: Worlds) -> None:
     world = make(trials=3, enqueue=points(1))
     driver, first = search_start(world, bad(Ending.FAILED))
@@ -830,11 +833,6 @@ def test_finals_do_not_change_what_was_told(make: Worlds) -> None:
     assert [(t.number, t.value) for t in world.study.trials()] == before
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=ValueError,
-    reason="a final start with a shut gate has score 0, and `Remeasured` raises ValueError",
-)
 def test_conclude_survives_a_final_score_of_zero(make: Worlds) -> None:
     world = make(trials=2, enqueue=points(1), finalists=1, final_rounds=2)
     passed = CodingResult({f"t/{n}": "passed" for n in range(100)}, 100, 0, {"passed": 100})
@@ -860,11 +858,6 @@ def test_finals_on_two_hosts_play_whole_rounds(make: Worlds) -> None:
     assert conclude(world.config, world.stored).kind is VerdictKind.BETTER
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="`_flying_host` takes the trial's newest start: when a finalist runs on two hosts at "
-    "once, the one that ends first is compared with the other host's reference",
-)
 def test_a_final_start_is_compared_with_its_own_hosts_reference(make: Worlds) -> None:
     world = make(trials=3, hosts=("a", "b"), enqueue=points(1), finalists=1, final_rounds=2)
     driver = world.driver()
@@ -1056,10 +1049,6 @@ def test_a_study_without_a_kill_is_whole(make: Worlds) -> None:
     assert_whole(world)
 
 
-AFTER_TELL = "killed after Optuna was told: `reconcile` looks at running trials only, so ours stays"
-NEVER_BEGUN = "a reference that was added but not begun is queued again as a point of the search"
-
-
 def kill_points() -> Iterator[Any]:
     """Before each write but those that repeat an earlier one; what shows a bug is marked."""
     # Every search trial begins alike, the last one ends like the first.
@@ -1067,12 +1056,7 @@ def kill_points() -> Iterator[Any]:
     for at, name in enumerate(WRITES):
         if at in again or (name == "add_bucket" and WRITES[at - 1] == "add_bucket"):
             continue
-        marks = []
-        if name in ("queue_again", "end_trial", "mark_told"):
-            marks = [pytest.mark.xfail(strict=True, reason=AFTER_TELL)]
-        elif at == 1:
-            marks = [pytest.mark.xfail(strict=True, reason=NEVER_BEGUN)]
-        yield pytest.param(at, marks=marks, id=f"{at}-{name}")
+        yield pytest.param(at, id=f"{at}-{name}")
 
 
 @pytest.mark.parametrize("at", list(kill_points()))
@@ -1084,10 +1068,6 @@ def test_nothing_is_lost_or_repeated_after_a_kill(make: Worlds, at: int) -> None
     assert_whole(world)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="`reconcile` tells before it queues again: killed in between, the trial is lost",
-)
 def test_a_kill_within_the_repair_loses_nothing(make: Worlds) -> None:
     world = make(**KILL_CONFIG)
     run_until_killed(world, WRITES.index("ask") + 3)
@@ -1142,7 +1122,7 @@ def test_a_saved_score_is_told(make: Worlds) -> None:
     spec = step(driver, "a")
     record = good(spec)
     world.repository.end_start(
-        spec.claim_id, record, driver._score(world.trial(spec.number), record)
+        spec.claim_id, record, driver._score(world.trial(spec.number), record, "a")
     )
     assert repaired(world) == 0
     frozen = world.frozen(spec.number)
@@ -1152,9 +1132,6 @@ def test_a_saved_score_is_told(make: Worlds) -> None:
     assert set(frozen.user_attrs["buckets"]) == {"1024x8", "60x1"}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="of a pruned trial `_tell_saved` notes neither buckets nor host"
-)
 def test_a_saved_pruned_trial_keeps_its_buckets_for_the_sampler(make: Worlds) -> None:
     world = make(enqueue=points(1))
     driver = world.driver()

@@ -220,9 +220,6 @@ def test_a_deployed_variable_is_read_from_the_process() -> None:
         recipe_of(an_original(environ={"DRAFT_MODE": "off"}), space=env_space())
 
 
-@pytest.mark.xfail(
-    strict=True, reason="`deployed` is compared as text: 0.9 is not 0.90, 8 is not 08"
-)
 def test_a_number_may_be_spelled_differently_in_the_unit() -> None:
     memory = Parameter(
         "memory",

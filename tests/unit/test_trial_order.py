@@ -56,6 +56,7 @@ AFTER_BUCKET = ("identity", "generate")
 WALK = (
     *("claim", "identity", "apply", "stop", "start", "follow", "open_engine"),
     *("identity", "process", "expected_argv", "listener", "server_info", "generate"),
+    "server_info",  # for the fingerprint
     *("open_bench", "warm_up", "answer"),
     *("measure", *AFTER_BUCKET, "measure", *AFTER_BUCKET),
     *("code", "identity", "close_bench", "close_engine", "release"),
@@ -345,11 +346,6 @@ def test_a_process_older_than_the_request_breaks_its_link() -> None:
     assert "measure" not in host.methods()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a variable that the unit itself sets stays when the parameter is none, and the proof "
-    "does not look for it",
-)
 def test_a_variable_that_should_be_gone_but_is_inherited_is_never_scored() -> None:
     space = (
         Parameter(
@@ -369,6 +365,35 @@ def test_a_variable_that_should_be_gone_but_is_inherited_is_never_scored() -> No
     )
     record = run(host, spec=a_spec(host, {"window": None}, recipe=recipe))
     assert record.ending is Ending.FAILED
+
+
+# -- another server -------------------------------------------------------------------------------
+
+
+def test_the_fingerprint_of_a_start_is_kept() -> None:
+    host = a_host()
+    record = run(host, Script(host, info=lambda shown: {**shown, "version": "0.5.17"}))
+    assert record.fingerprint == {"version": "0.5.17"}
+
+
+def test_another_engine_than_the_references_is_not_measured() -> None:
+    host = a_host()
+    spec = replace(a_spec(host), fingerprint={"version": "0.5.17"})
+    record = run(host, Script(host, info=lambda shown: {**shown, "version": "0.5.21"}), spec)
+    assert record.ending is Ending.FAILED
+    assert record.failure is not None
+    assert record.failure.kind == "FingerprintMismatch"
+    assert "0.5.17" in record.failure.message
+    assert "0.5.21" in record.failure.message
+    assert record.fingerprint == {"version": "0.5.21"}
+    assert "open_bench" not in host.methods()
+
+
+def test_the_same_engine_is_measured() -> None:
+    host = a_host()
+    spec = replace(a_spec(host), fingerprint={"version": "0.5.17", "dtype": "bfloat16"})
+    record = run(host, Script(host, info=lambda shown: {**shown, "version": "0.5.17"}), spec)
+    assert record.ending is Ending.COMPLETE
 
 
 # -- after the proof ------------------------------------------------------------------------------
@@ -438,10 +463,6 @@ def test_a_server_restarted_by_itself_after_a_bucket_ends_the_walk() -> None:
     assert "code" not in host.methods()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the reason InvocationChanged is replaced: `explained` asks why a running server died",
-)
 def test_a_restart_by_somebody_else_is_named_as_such() -> None:
     host = a_host()
 

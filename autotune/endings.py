@@ -1,0 +1,144 @@
+"""How an ending is told, also when the driver that saw it is dead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+from autotune.measurement import BucketMeasurement, Ending, FailureRecord, StartRecord
+from autotune.objective import Score
+from autotune.repository import Repository, StoredStart, StoredTrial
+from autotune.study import TrialStudy
+from autotune.supervisors.base import Owner
+from autotune.trial import TrialSpec
+
+__all__ = ["reconcile", "tell_ending", "trial_attributes", "unscored"]
+
+Saved: TypeAlias = tuple[float, tuple[str, ...]]
+"""Ratio and violations of a saved score."""
+
+
+def tell_ending(
+    study: TrialStudy, trial: StoredTrial, ending: Ending, saved: Saved | None, *, again: bool
+) -> Ending:
+    """Tell Optuna one ending; returns the trial's state.
+
+    Args:
+        again: Queue a failed trial again although it is a retry itself.
+    """
+    state = _state_of(ending, saved)
+    if saved is not None and ending is Ending.COMPLETE:
+        study.tell_complete(trial.number, saved[0], violated=bool(saved[1]))
+    elif state is Ending.INFEASIBLE:
+        study.tell_infeasible(trial.number)
+    elif state is Ending.PRUNED:
+        study.tell_pruned(trial.number)
+    else:
+        study.tell_failed(trial.number)
+        _queue_again(study, trial, again=again)
+    return state
+
+
+def reconcile(
+    study: TrialStudy, repository: Repository, name: str, *, alive: Callable[[Owner], bool]
+) -> int:
+    """Repair what a killed driver left: tell what was saved, free what was not.
+
+    Every step may be repeated, so a kill within the repair is repaired by the next one.
+
+    Args:
+        alive: Whether the owner of a start still lives.
+
+    Returns:
+        How many trials were queued again.
+    """
+    waiting = study.waiting()
+    stored = {trial.number: trial for trial in repository.load(name).trials}
+    for number in study.running():
+        if number not in stored:  # asked for, and killed before anything was written down
+            study.tell_failed(number)
+            if not study.is_reference(number):
+                study.queue_again(number)
+    for trial in stored.values():
+        start = trial.starts[-1] if trial.starts else None
+        lives = start is not None and start.record is None and alive(start.owner)
+        if not trial.told and not lives:
+            _end_saved(study, repository, name, trial, start)
+    return study.waiting() - waiting
+
+
+def _end_saved(
+    study: TrialStudy,
+    repository: Repository,
+    name: str,
+    trial: StoredTrial,
+    start: StoredStart | None,
+) -> None:
+    """Bring a trial whose driver died to the end that was saved, or to FAIL where none was."""
+    record = start.record if start is not None else None
+    ending = record.ending if record is not None else Ending.FAILED
+    saved = None
+    if start is not None and start.score is not None:
+        saved = (start.score.ratio, start.violations)
+    if study.state(trial.number) == "RUNNING":
+        if start is not None:
+            figures = _bucket_figures(start.buckets)
+            study.note(trial.number, {"host": start.host, "buckets": figures})
+        state = tell_ending(study, trial, ending, saved, again=record is None)
+    else:
+        state = _state_of(ending, saved)
+        if state is Ending.FAILED:
+            _queue_again(study, trial, again=record is None)
+    repository.end_trial(name, trial.number, state)
+    repository.mark_told(name, trial.number)
+
+
+def _state_of(ending: Ending, saved: Saved | None) -> Ending:
+    """The trial's state: a score that breaks a limit makes it infeasible."""
+    if ending is Ending.COMPLETE and saved is not None and saved[1]:
+        return Ending.INFEASIBLE
+    return Ending.FAILED if ending is Ending.COMPLETE and saved is None else ending
+
+
+def _queue_again(study: TrialStudy, trial: StoredTrial, *, again: bool) -> None:
+    """A failed trial gets one more try; a reference is made anew by whoever needs it."""
+    if not trial.reference and (trial.retry_of is None or again):
+        study.queue_again(trial.number)
+
+
+def trial_attributes(spec: TrialSpec, record: StartRecord, score: Score | None) -> dict[str, Any]:
+    """What the dashboard shows beside a trial."""
+    attributes: dict[str, Any] = {
+        "host": spec.plan.host,
+        "ending": str(record.ending),
+        "buckets": _bucket_figures(record.buckets),
+        "parameters": {intent.name: intent.value for intent in spec.intents},
+        "proof_links": len(record.proof),
+    }
+    for bucket in record.buckets:
+        attributes[f"tok/s {bucket.key}"] = round(bucket.output_tok_per_s, 2)
+    if score is not None:
+        attributes["score"] = score.value
+        attributes["score_interval"] = [score.interval.low, score.interval.high]
+        attributes["violations"] = list(score.violations)
+    if record.coding is not None:
+        attributes["coding"] = {"passed": record.coding.passed, "failed": record.coding.failed}
+    if record.failure is not None:
+        attributes["failure"] = asdict(record.failure)
+    return attributes
+
+
+def unscored(record: StartRecord) -> FailureRecord:
+    bad = [bucket for bucket in record.buckets if not bucket.valid]
+    if bad:
+        return FailureRecord("InvalidBucket", f"bucket {bad[0].key} is not valid: {bad[0].reason}")
+    return FailureRecord("InvalidBucket", "a bucket is missing")
+
+
+def _bucket_figures(buckets: tuple[BucketMeasurement, ...]) -> dict[str, dict[str, Any]]:
+    return {
+        b.key: {"output_tok_per_s": b.output_tok_per_s, "accept_length": b.accept_length}
+        for b in buckets
+        if b.valid
+    }

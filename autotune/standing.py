@@ -1,0 +1,68 @@
+"""Where a stored study stands, host by host.  Pure."""
+
+from __future__ import annotations
+
+from autotune.objective import Reference
+from autotune.repository import StoredStart, StoredStudy, StoredTrial
+from autotune.supervisors.base import Owner
+
+__all__ = [
+    "as_reference",
+    "failed_references",
+    "references_of",
+    "scored",
+    "starts_since_reference",
+]
+
+
+def references_of(stored: StoredStudy, host: str) -> list[tuple[StoredTrial, StoredStart]]:
+    """Reference starts of a host that ended with a score, oldest first."""
+    found = [
+        (trial, start)
+        for trial in stored.trials
+        if trial.reference
+        for start in trial.starts
+        if start.host == host and start.score is not None
+    ]
+    return sorted(found, key=lambda pair: pair[1].started_at_s)
+
+
+def failed_references(
+    stored: StoredStudy, host: str, *, since_s: float, owner: Owner
+) -> list[StoredStart]:
+    """Reference starts of a host without a score that this run has made after `since_s`."""
+    return [
+        start
+        for trial in stored.trials
+        if trial.reference
+        for start in trial.starts
+        if start.host == host
+        and start.started_at_s > since_s
+        and start.owner == owner
+        and start.score is None
+    ]
+
+
+def starts_since_reference(stored: StoredStudy, host: str) -> int:
+    """Starts of other parameters on a host since its last scored reference."""
+    own = references_of(stored, host)
+    since = own[-1][1].started_at_s if own else 0.0
+    return sum(
+        start.host == host and start.started_at_s > since and not trial.reference
+        for trial in stored.trials
+        for start in trial.starts
+    )
+
+
+def as_reference(start: StoredStart) -> Reference:
+    assert start.score is not None
+    coding = start.record.coding if start.record else None
+    return Reference(
+        throughput={b.key: b.output_tok_per_s for b in start.buckets},
+        score=start.score.value,
+        samples=coding.samples if coding else {},
+    )
+
+
+def scored(start: StoredStart) -> bool | None:
+    return None if start.record is None else start.score is not None
