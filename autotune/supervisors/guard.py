@@ -212,8 +212,9 @@ class _Guard:
                 nothing_fd = os.open(os.devnull, os.O_RDONLY)
                 for target, source in ((0, nothing_fd), (1, output_fd), (2, output_fd)):
                     os.dup2(source, target)
-                # Ignored signals stay ignored through exec, caught ones do not.
-                for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP):
+                # Ignored signals stay ignored through exec, caught ones do not.  Python ignores
+                # some, and a shell that starts us in the background others.
+                for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
                     signal.signal(number, signal.SIG_DFL)
                 os.execvpe(self._spec["argv"][0], self._spec["argv"], self._spec["environment"])
             except OSError as error:
