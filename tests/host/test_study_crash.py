@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.studies import (
-    deploy,
-    found,
-    install,
-    require_as_found,
-    require_proof,
-)
+from tests.host.services import found, install, require_as_found
+from tests.host.studies import deploy, require_proof
 from tests.testhost import SystemdHost
 
 FAULT = "AUTOTUNE_SIM_FAULT"

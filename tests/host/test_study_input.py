@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,8 @@ import pytest
 
 from autotune.storage import open_engine
 from tests.host.conftest import HostFactory
-from tests.host.studies import Found, StudyOnHost, found, install, require_as_found
+from tests.host.services import Found, found, install, require_as_found
+from tests.host.studies import StudyOnHost
 from tests.testhost import SystemdHost
 
 

@@ -9,20 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.host.studies import (
-    StudyOnHost,
-    active_trial,
+from tests.host.services import (
     argv,
-    deploy,
     found,
     install,
     is_back,
     listeners,
     require_as_found,
-    require_proof,
     restoring,
     until,
 )
+from tests.host.studies import StudyOnHost, active_trial, deploy, require_proof
 from tests.testhost import SystemdHost
 
 LOAD_S = 2.0

@@ -8,16 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.studies import (
-    StudyOnHost,
-    argv,
-    deploy,
-    found,
-    install,
-    require_as_found,
-    serves,
-    traces,
-)
+from tests.host.services import argv, found, install, require_as_found, serves, traces
+from tests.host.studies import StudyOnHost, deploy
 from tests.testhost import UNIT, SystemdHost
 
 FOREIGN = f"/etc/systemd/system/{UNIT}.d/nice.conf"
@@ -25,7 +17,8 @@ FOREIGN = f"/etc/systemd/system/{UNIT}.d/nice.conf"
 
 @pytest.mark.parametrize("moment", ["loading", "measuring"])
 def test_a_second_run_is_refused(host: SystemdHost, tmp_path: Path, moment: str) -> None:
-    install(host, load_s=8 if moment == "loading" else 0)
+    slow = ("--max-running-requests 64", "AUTOTUNE_SIM_LOAD_S", "30")
+    install(host, launcher=(slow,) if moment == "loading" else ())
     folders = [tmp_path / name for name in ("first", "second")]
     for folder in folders:
         folder.mkdir()

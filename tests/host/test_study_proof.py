@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.host.studies import (
+from tests.host.services import (
     PORT,
-    deploy,
     found,
     install,
     journal,
     listeners,
     require_as_found,
-    require_proof,
     restoring,
     show,
     until,
 )
+from tests.host.studies import deploy, require_proof
 from tests.testhost import UNIT, SystemdHost
 
 

@@ -9,15 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.host.studies import (
-    LOAD_S,
-    StudyOnHost,
-    deploy,
-    found,
-    install,
-    require_as_found,
-    require_proof,
-)
+from tests.host.services import LOAD_S, found, install, require_as_found
+from tests.host.studies import StudyOnHost, deploy, require_proof
 from tests.testhost import SystemdHost
 
 TRIALS = 8
@@ -151,7 +144,8 @@ def test_a_whole_study(host: SystemdHost, tmp_path: Path) -> None:
     assert trials[0]["reference"]
     assert trials[0]["parameters"] == {"budget": 8, "topk": 4, "window": None}
     assert all(again["proof_ok"] for trial in trials for again in trial["repeats"])
-    assert [trial["invocation_id"] for trial in trials if trial["state"] == "complete"]
+    invocations = [trial["invocation_id"] for trial in trials if trial["state"] == "complete"]
+    assert len(set(invocations)) == len(invocations)
     assert "verdict: " in ended.stdout
     require_outputs(study, trials)
     require_as_found(host, before)
