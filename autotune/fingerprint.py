@@ -24,8 +24,11 @@ def fingerprint(info: ServerInfo, log: StartupLog) -> dict[str, str]:
     """The settings of one start by name, as text; what the engine does not report is left out."""
     seen = {key: setting(info, key) for key in COMPARED}
     shown = {key: str(value) for key, value in seen.items() if value is not MISSING}
-    limit = log.limits.max_running_requests
-    return {**shown, LIMIT: str(limit)} if limit is not None else shown
+    limit = log.limits.max_running_requests  # of one data-parallel rank
+    ranks = setting(info, "dp_size")
+    if limit is None:
+        return shown
+    return {**shown, LIMIT: str(limit * (ranks if isinstance(ranks, int) else 1))}
 
 
 def require_comparable(reference: Mapping[str, str], own: Mapping[str, str]) -> None:

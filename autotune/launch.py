@@ -16,6 +16,7 @@ from autotune.supervisors.base import Launch, Original, Word
 __all__ = ["Recipe", "make_recipe"]
 
 NONCE_FLAG = "--weight-version"
+SEED_FLAG = "--random-seed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,12 @@ def make_recipe(
         argv = set_flag(argv, fixed.flag, (), fixed.value if fixed.value is not None else True)
     unit_sets_it = get_flag(argv, NONCE_FLAG, ()) is not None
     known = info is None or spelling(info, (NONCE_FLAG,)) is not None
+    if (unit_sets_it or not known) and get_flag(argv, SEED_FLAG, ()) is not None:
+        raise UnitRefused(
+            f"{host}: the unit pins {SEED_FLAG} and {NONCE_FLAG} is not free, so nothing tells one "
+            "start from another",
+            hint=f"take {SEED_FLAG} out of the unit",
+        )
     return Recipe(
         reference=replace(original.launch, argv=argv),
         parameters=tuple(_spelled(parameter, info) for parameter in space.parameters),

@@ -102,14 +102,17 @@ def open_engine(url: str, *, create: bool) -> Engine:
             f"there is no database {file}", hint="give --storage, or run a study first"
         )
     engine = connect(url)
-    with storage_errors(url):
-        known = sa.inspect(engine).has_table("autotune_study")
-        if known:
-            _require_head(engine)
-        elif create:
-            upgrade(engine)
-        else:
-            raise StorageError(f"{shown} holds no study of autotune")
+    try:
+        with storage_errors(url):
+            if sa.inspect(engine).has_table("autotune_study"):
+                _require_head(engine)
+            elif create:
+                upgrade(engine)
+            else:
+                raise StorageError(f"{shown} holds no study of autotune")
+    except StorageError:
+        engine.dispose()
+        raise
     return engine
 
 
@@ -167,11 +170,15 @@ def _require_head(engine: Engine) -> None:
     with engine.connect() as connection:
         row = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).first()
     current = row[0] if row else None
-    head = ScriptDirectory.from_config(_alembic_config()).get_current_head()
+    scripts = ScriptDirectory.from_config(_alembic_config())
+    head = scripts.get_current_head()
     if current != head:
+        known = {script.revision for script in scripts.walk_revisions()}
         raise SchemaOutOfDate(
             f"the tables are at revision {current}, this version needs {head}",
-            hint="run `autotune db upgrade`",
+            hint="run `autotune db upgrade`"
+            if current in known or current is None
+            else "they were made by a newer version of autotune: use that one",
         )
 
 

@@ -17,7 +17,10 @@ from autotune.answers import Answers, corruption
 from autotune.benchmark.measure import MeasureSettings
 from autotune.errors import (
     AutotuneError,
+    CommandTimeout,
+    ConnectError,
     InvocationChanged,
+    NotReady,
     OutputCorrupted,
     SettingsNotApplied,
     TrialError,
@@ -192,7 +195,8 @@ def run_trial(spec: TrialSpec, tools: Tools, notes: Notes) -> None:
             engine = open_.enter_context(tools.open_engine(spec))
             notes.proved(process_links(spec, supervisor, previous, start))
             notes.proved(engine_links(spec, engine, watch))
-            notes.keep(fingerprint=fingerprint(engine.server_info(), watch.log))
+            with answering():
+                notes.keep(fingerprint=fingerprint(engine.server_info(), watch.log))
             require_comparable(spec.fingerprint, notes.record.fingerprint)
             bench = open_.enter_context(tools.open_bench(spec))
             bench.warm_up()
@@ -202,9 +206,12 @@ def run_trial(spec: TrialSpec, tools: Tools, notes: Notes) -> None:
                 raise OutputCorrupted(garbage)
             for bucket in spec.buckets:
                 notes.on_phase(Phase("bucket", detail=bucket.key))
-                notes.measured(bench.measure(bucket))
+                measured = bench.measure(bucket)
+                notes.measured(measured)
                 watch.require_same()
                 notes.proved((proof.generation_link(spec.nonce, ask(engine)),))
+                if not measured.valid:
+                    return  # no score is possible any more: the rest would be paid for in vain
                 if spec.prune is not None and spec.prune.hopeless(notes.record.buckets):
                     raise Pruned
             notes.on_phase(Phase("coding"))
@@ -229,7 +236,8 @@ def process_links(
 
 def engine_links(spec: TrialSpec, engine: Engine, watch: Watch) -> tuple[Evidence, ...]:
     """Links 4 to 7: what the engine says about itself, in its log and in its answers."""
-    info = engine.server_info()
+    with answering():
+        info = engine.server_info()
     return (
         proof.bound_link(watch.log),
         proof.nonce_link(spec.nonce, watch.log, info),
@@ -240,7 +248,17 @@ def engine_links(spec: TrialSpec, engine: Engine, watch: Watch) -> tuple[Evidenc
 
 def ask(engine: Engine) -> Generation:
     """One real, non-streaming generation: streams do not carry the nonce."""
-    return engine.generate("def add(a, b):", max_new_tokens=8)
+    with answering():
+        return engine.generate("def add(a, b):", max_new_tokens=8)
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """A server that does not answer is not a host that cannot be reached."""
+    try:
+        yield
+    except (ConnectError, CommandTimeout) as error:
+        raise NotReady(f"the server does not answer: {error.message}") from error
 
 
 @contextmanager
