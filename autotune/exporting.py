@@ -10,10 +10,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import NothingMeasured
-from autotune.space import Parameter, SearchSpace, Values
 
 if TYPE_CHECKING:
     from autotune.repository import StoredStudy, StoredTrial
+    from autotune.space import Parameter, SearchSpace, Values
 
 __all__ = ["Choice", "ExportFormat", "choose", "rendered"]
 

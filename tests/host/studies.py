@@ -161,8 +161,8 @@ class StudyOnHost:
         return [sys.executable, "-m", "autotune", command, *known, *words]
 
     def run(self, command: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """One command of the command line, to its end."""
-        return subprocess.run(
+        """One command of the command line, to its end; what it printed stays in the folder."""
+        ended = subprocess.run(
             self.command(command, *words),
             cwd=self.folder,
             env=_environment(),
@@ -170,6 +170,10 @@ class StudyOnHost:
             text=True,
             timeout=RUN_MOST_S,
         )
+        with (self.folder / "transcript").open("a") as transcript:
+            print("$ autotune", command, *words, file=transcript)
+            print(ended.stdout, ended.stderr, f"exit {ended.returncode}", sep="", file=transcript)
+        return ended
 
     @contextmanager
     def start(self, *words: str, name: str = "run") -> Iterator[Process]:

@@ -108,7 +108,7 @@ def require_outputs(study: StudyOnHost, trials: list[dict[str, Any]]) -> None:
     assert f"BUDGET={values['budget']}" in variables
     dropin = study.run("export", "--format", "dropin")
     assert dropin.returncode == 0, dropin.stderr
-    assert f"{words['budget']} {values['budget']}" in " ".join(dropin.stdout.split())
+    assert f"{words['budget']} {values['budget']}" in dropin.stdout.replace('"', "")
     assert "--weight-version" not in dropin.stdout + " ".join(flags)
 
     report = study.folder / "whole.html"
