@@ -90,8 +90,22 @@ def _end_saved(
         state = _state_of(ending, saved)
         if state is Ending.FAILED:
             _queue_again(study, trial, again=record is None)
+    if start is not None and record is None:
+        repository.end_start(start.claim_id, _killed(start), None)
     repository.end_trial(name, trial.number, state)
     repository.mark_told(name, trial.number)
+
+
+def _killed(start: StoredStart) -> StartRecord:
+    """The end of a start whose tuner did not live to see one."""
+    owner = start.owner
+    reason = f"the tuner that ran it (process {owner.pid} on {owner.machine}) is gone"
+    return StartRecord(
+        Ending.FAILED,
+        failure=FailureRecord("TunerLost", reason),
+        started_at_s=start.started_at_s,
+        ended_at_s=start.started_at_s,
+    )
 
 
 def _state_of(ending: Ending, saved: Saved | None) -> Ending:

@@ -16,7 +16,7 @@ from autotune import __version__, definitions
 from autotune.answers import Answers, greedy_prompts
 from autotune.coding.suite import TaskSample, load_suite, task_samples
 from autotune.concluding import conclude, contenders
-from autotune.config import StudyConfig, load_study
+from autotune.config import StudyConfig
 from autotune.driver import Driver
 from autotune.endings import reconcile
 from autotune.errors import StudyError
@@ -37,12 +37,9 @@ __all__ = ["dry", "run_study"]
 
 
 def run_study(
-    name: str,
+    config: StudyConfig,
     *,
     storage: str | None,
-    trials: int | None,
-    hours: float | None,
-    hosts: tuple[str, ...],
     executor: str,
     ray_address: str,
     live: Live,
@@ -53,7 +50,6 @@ def run_study(
         ConfigError: Before anything is contacted.
         StudyError, StorageError, TargetError: After every host was restored.
     """
-    config = load_study(name).replace_budget(trials=trials, hours=hours, hosts=hosts)
     answers = _answers(config)
     url = storage_url(storage)
     repository = Repository(open_engine(url, create=True))
@@ -97,11 +93,8 @@ def run_study(
     live.concluded(stored, verdict, report=report)
 
 
-def dry(
-    name: str, *, trials: int | None, hours: float | None, hosts: tuple[str, ...], as_json: bool
-) -> None:
+def dry(config: StudyConfig, *, as_json: bool) -> None:
     """Check everything that can be known before the first restart and show the first command."""
-    config = load_study(name).replace_budget(trials=trials, hours=hours, hosts=hosts)
     answers = _answers(config)
     shown: list[dict[str, Any]] = []
     for host in config.service.hosts:

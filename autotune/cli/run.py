@@ -40,19 +40,20 @@ def command(
 
     Example: autotune run --study demo
     """
+    from autotune.config import load_study
+
+    config = load_study(study).replace_budget(trials=trials, hours=hours, hosts=tuple(host or ()))
+    # Only now: a mistake in the file is told before anything heavy is imported.
     from autotune.cli.live import view
     from autotune.running import dry, run_study
 
     if dry_run:
-        dry(study, trials=trials, hours=hours, hosts=tuple(host or ()), as_json=as_json)
+        dry(config, as_json=as_json)
         return
     with view(as_json=as_json) as live:
         run_study(
-            study,
+            config,
             storage=storage,
-            trials=trials,
-            hours=hours,
-            hosts=tuple(host or ()),
             executor=executor,
             ray_address=ray_address,
             live=live,

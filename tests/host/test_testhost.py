@@ -191,7 +191,7 @@ def test_the_unit_is_what_people_write(host: SystemdHost) -> None:
     assert argv[argv.index("--speculative-ddtree-budget") + 1] == "8"
     host.run(f"systemd-analyze verify /etc/systemd/system/{UNIT}")
     environment = show(host, UNIT, "Environment")
-    assert "AUTOTUNE_SIM_LOAD_S=2.5 AUTOTUNE_SIM_FAULTS=no-usage" in environment
+    assert "AUTOTUNE_SIM_LOAD_S=2.5 AUTOTUNE_SIM_FAULT=no-usage" in environment
     assert show(host, UNIT, "RestartUSec") == "2s"
     assert show(host, UNIT, "TimeoutStopUSec") == "1min"
 

@@ -50,7 +50,7 @@ def unit_text(
         environment: More variables, or other values for those above.
         command: What comes before the flags in `ExecStart=`.
     """
-    variables = {"AUTOTUNE_SIM_LOAD_S": f"{load_s:g}", "AUTOTUNE_SIM_FAULTS": faults}
+    variables = {"AUTOTUNE_SIM_LOAD_S": f"{load_s:g}", "AUTOTUNE_SIM_FAULT": faults}
     variables |= {"PYTHONUNBUFFERED": "1"} | dict(environment or {})
     lines = [f'Environment="{name}={_quoted(value)}"' for name, value in variables.items()]
     words = [" ".join(command), *(flag.format(port=port) for flag in SERVER_FLAGS)]
