@@ -23,6 +23,7 @@ from autotune.opening import Found, look, plan_host
 from autotune.proof import Nonce
 from autotune.runners.work import work
 from autotune.session import HostSession
+from autotune.sglang.masking import mask_text, masked_words
 from autotune.supervisors.base import Launch
 from autotune.supervisors.owner import owner_here
 from autotune.supervisors.systemd import SystemdSupervisor
@@ -66,9 +67,11 @@ def apply_choice(
             launch = found.recipe.launch(choice.parameters, None)
             text = _text(supervisor, found, choice)
             say(f"{plan.host}: {supervisor.export_path}")
-            say(_difference(found.original.launch, launch) or "  nothing would change")
-            if dry_run:
-                say(text)
+            difference = _difference(found.original.launch, launch)
+            say(difference or "  it runs this configuration already: nothing is changed")
+            if dry_run and difference:
+                say(mask_text(text))
+            if dry_run or not difference:
                 continue
             _apply(config, choice, found, supervisor, launch=launch, text=text, say=say)
 
@@ -160,7 +163,14 @@ def files_hash(files: Mapping[str, str], *, without: str) -> str:
 
 
 def _difference(before: Launch, after: Launch) -> str:
-    lines = difflib.unified_diff(before.texts(), after.texts(), "now", "exported", lineterm="", n=1)
+    lines = difflib.unified_diff(
+        masked_words(before.texts()),
+        masked_words(after.texts()),
+        "now",
+        "exported",
+        lineterm="",
+        n=1,
+    )
     return "\n".join(f"  {line}" for line in lines)
 
 

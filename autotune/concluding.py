@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from autotune.config import StudyConfig
-from autotune.measurement import Interval
+from autotune.measurement import Ending, Interval
 from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
 from autotune.space import ParameterValue, SearchSpace, Values
 from autotune.verdict import PointEstimate, Remeasured, Verdict, VerdictKind, finalists, verdict
@@ -69,7 +69,11 @@ def contenders(config: StudyConfig, stored: StoredStudy) -> tuple[int, ...]:
 
 
 def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
-    """Judge the final rounds; nothing measured during the search enters."""
+    """Judge the final rounds; nothing measured during the search enters.
+
+    A finalist that broke a limit, shut its gate or proved infeasible in any of its final starts is
+    out, whatever its other starts gave.
+    """
     space = config.space
     deployed = space.effective(space.deployed())
     reference = space.key(deployed)
@@ -78,22 +82,30 @@ def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
         for trial in stored.trials
         for start in trial.starts
         if start.role is Role.FINAL
-        and start.score is not None
-        and start.score.value > 0  # a shut gate: nothing to compare
-        and not start.violations
+    ]
+    out = {
+        key: (trial.number, reason)
+        for key, trial, start in finals
+        if key != reference and (reason := _disqualified(start))
+    }
+    scored = [
+        (key, trial, start)
+        for key, trial, start in finals
+        if key not in out and start.score is not None and start.score.value > 0
     ]
     judged = verdict(
-        [Remeasured(key, s.host, s.round, s.score.value) for key, _, s in finals if s.score],
+        [Remeasured(key, s.host, s.round, _absolute(s, config)) for key, _, s in scored],
         reference=reference,
-        changes={key: _changes(space, trial.parameters) for key, trial, _ in finals},
+        changes={key: _changes(space, trial.parameters) for key, trial, _ in scored},
     )
     winner = judged.winner or reference
-    own = [(trial, start) for key, trial, start in finals if key == winner]
-    baseline = _mean([start for key, _, start in finals if key == reference])
+    own = [(trial, start) for key, trial, start in scored if key == winner]
+    baseline = _mean([start for key, _, start in scored if key == reference])
     won = judged.winner is not None
+    excluded = "".join(f"; trial {n} is out: {reason}" for n, reason in sorted(out.values()))
     return Conclusion(
         kind=judged.kind,
-        sentence=judged.sentence,
+        sentence=judged.sentence + excluded,
         trial=min((trial.number for trial, _ in own), default=_reference_number(stored)),
         parameters=own[0][0].parameters if own else deployed,
         score=_mean([start for _, start in own]),
@@ -101,8 +113,31 @@ def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
         ratio=judged.ratio,
         ratio_interval=judged.interval,
         reference_score=baseline,
-        finalists=tuple(_finalist(judged, finals, reference)),
+        finalists=tuple(_finalist(judged, scored, reference)),
     )
+
+
+def _disqualified(start: StoredStart) -> str:
+    """Why a final start rules its finalist out; empty when it does not."""
+    if start.violations:
+        return start.violations[0]
+    if start.score is not None and start.score.gate <= 0:
+        return "its coding answers fail"
+    record = start.record
+    if record is not None and record.ending is Ending.INFEASIBLE:
+        return record.failure.message if record.failure else "infeasible"
+    return ""
+
+
+def _absolute(start: StoredStart, config: StudyConfig) -> float:
+    """The gated score of one start by itself: a ratio to an earlier reference would bring that
+    reference's noise into another round."""
+    assert start.score is not None
+    throughput = {bucket.key: bucket.output_tok_per_s for bucket in start.buckets}
+    parts = [(b.weight, throughput[b.key]) for b in config.workload.buckets]
+    if config.score.aggregate == "geometric":
+        return start.score.gate * math.exp(sum(w * math.log(t) for w, t in parts))
+    return start.score.gate * sum(w * t for w, t in parts)
 
 
 def _finalist(

@@ -66,7 +66,14 @@ class StudyConfig:
     def replace_budget(
         self, *, trials: int | None, hours: float | None, hosts: tuple[str, ...]
     ) -> StudyConfig:
-        """The same study with another budget or other hosts, from the command line."""
+        """The same study with another budget or other hosts, from the command line.
+
+        Raises:
+            ConfigError: A host is named twice.
+        """
+        labels = [host.partition(":")[0] for host in hosts]
+        if len(set(labels)) < len(labels):
+            raise ConfigError(f"--host names {max(labels, key=labels.count)} twice")
         changes: dict[str, Any] = {}
         if trials is not None:
             changes["trials"] = trials

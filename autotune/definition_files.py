@@ -95,7 +95,6 @@ class ServiceSection(Section):
     ssh_config: str | None = None
     api_key_env: str | None = None
     admin_api_key_env: str | None = None
-    inject: Literal["flags", "environment"] = "flags"
     fixed_flags: tuple[FixedFlag, ...] = ()
     gpus_per_host: PositiveInt = 1
     load_timeout_s: Positive = 1800.0
@@ -111,7 +110,7 @@ class ServiceSection(Section):
             raise ValueError('supervisor = "process" needs command = "..."')
         if self.unit and not self.unit.endswith(".service"):
             raise ValueError(f"unit = {self.unit!r} must end in .service")
-        if len(set(self.hosts)) < len(self.hosts):
+        if len({host.partition(":")[0] for host in self.hosts}) < len(self.hosts):
             raise ValueError("hosts names one host twice")
         return self
 

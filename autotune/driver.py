@@ -33,14 +33,14 @@ from autotune.measurement import BucketMeasurement, Ending, FailureRecord, Start
 from autotune.objective import Reference, Rule, Score, score_start
 from autotune.pruning import PruneRule
 from autotune.repository import Repository, Role, StoredStart, StoredStudy, StoredTrial
-from autotune.rounds import REFERENCE, FinalStart, next_final
+from autotune.rounds import REFERENCE, next_final, plan_rounds
 from autotune.session import HostSession
 from autotune.space import Values
 from autotune.standing import (
     as_reference,
     failed_references,
+    final_starts,
     references_of,
-    scored,
     starts_since_reference,
 )
 from autotune.study import TrialStudy
@@ -54,6 +54,9 @@ log = logging.getLogger(__name__)
 
 REFERENCE_TRIES = 2
 """Starts of a reference in a row that may fail before its host is given up."""
+
+FAILED_LEAST = 8
+"""Failed starts of a run that are tolerated; above them at most half of all starts may fail."""
 
 SAME_LINK_MOST = 2
 """A proof link broken this often stops the study: going on would only cost GPU time."""
@@ -93,8 +96,10 @@ class Driver:
         self._flying: dict[str, tuple[TrialSpec, Role, int]] = {}
         self._failures: list[FailureRecord] = []
         self._broken_links: Counter[str] = Counter()
+        self._failed = 0
         self._starts: Counter[str] = Counter()
         self._contenders: tuple[int, ...] | None = None
+        self._rounds = range(0)
         # Hosts that had nothing to do; nothing can change that before a start has ended.
         self._waiting: set[str] = set()
 
@@ -148,7 +153,11 @@ class Driver:
             step = self.next(host)
             if isinstance(step, TrialSpec):
                 return step
-            self._waiting.add(host)
+            if self.sessions[host].usable:
+                self._waiting.add(host)
+            else:  # given up just now: others may take over what was its own
+                self._waiting.clear()
+                return self.take()
         if self._flying:
             return Nothing.WAIT
         if not self.free_hosts():
@@ -258,27 +267,16 @@ class Driver:
     def _final(self, stored: StoredStudy, host: str, reference: StoredTrial) -> TrialSpec | Nothing:
         if self._contenders is None:
             self._contenders = self._finalists(stored)
-        finals = [
-            FinalStart(
-                start.round,
-                REFERENCE if trial.reference else trial.number,
-                start.host,
-                scored(start),
+            self._rounds = plan_rounds(
+                self._contenders, self.config.study.final_rounds, final_starts(stored)
             )
-            for trial in stored.trials
-            for start in trial.starts
-            if start.role is Role.FINAL and (start.record is not None or self._mine(start))
-        ]
-        found = (
-            next_final(
-                self._contenders,
-                self.config.study.final_rounds,
-                finals,
-                host=host,
-                usable_hosts=[h for h, s in self.sessions.items() if s.usable],
-            )
-            if self._contenders
-            else None
+        usable = [h for h, s in self.sessions.items() if s.usable]
+        found = next_final(
+            self._contenders,
+            self._rounds,
+            final_starts(stored, owner=self._owner),
+            host=host,
+            usable_hosts=usable,
         )
         if found is not None:
             round_, contender = found
@@ -287,9 +285,6 @@ class Driver:
         if starts_since_reference(stored, host) > 0:
             return self._reference_again(stored, host, references_of(stored, host))
         return Nothing.WAIT if self._flying else Nothing.DONE
-
-    def _mine(self, start: StoredStart) -> bool:
-        return start.claim_id in self._flying
 
     def _repeat(self, trial: StoredTrial, host: str, role: Role, round_: int) -> TrialSpec:
         return self._start(trial.number, trial.parameters, host, role, round_)
@@ -414,13 +409,18 @@ class Driver:
     def _judge_study(self, record: StartRecord) -> None:
         """The same failure again and again would only cost GPU time."""
         if record.failure is None or record.ending is not Ending.FAILED:
-            if record.ending is Ending.COMPLETE:
-                self._failures.clear()
+            self._failures.clear()
             return
         failure = record.failure
         if failure.kind == DropInConflict.__name__:
             raise StudyError(f"the study stops: {failure.message}")
         self._failures.append(failure)
+        self._failed += 1
+        if self._failed > max(FAILED_LEAST, sum(self._starts.values()) / 2):
+            raise FailureRateExceeded(
+                f"the study stops: {self._failed} of {sum(self._starts.values())} starts of this "
+                f"run failed, the last one: {failure.message}"
+            )
         if failure.link:
             self._broken_links[failure.link] += 1
             if self._broken_links[failure.link] >= SAME_LINK_MOST:

@@ -20,7 +20,7 @@
     └─ MeasurementError                  nobody's fault yet; failed with its reason, no value told
        ├─ SettingsNotApplied             a broken link of the proof chain
        ├─ NotReady · TooFewRequests · ErrorRateTooHigh · NotSteady · InvocationChanged
-       └─ FingerprintMismatch
+       └─ FingerprintMismatch · InvalidBucket
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ __all__ = [
     "FingerprintMismatch",
     "HostBusy",
     "HostKeyError",
+    "InvalidBucket",
     "InvocationChanged",
     "LeaseLost",
     "MeasurementError",
@@ -269,3 +270,7 @@ class InvocationChanged(MeasurementError):
 
 class FingerprintMismatch(MeasurementError):
     """The server is not the one that the reference was measured on."""
+
+
+class InvalidBucket(MeasurementError):
+    """A bucket was measured and must not be believed."""

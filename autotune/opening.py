@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from urllib.parse import urlsplit
 
 from autotune import definitions
@@ -21,6 +24,7 @@ from autotune.errors import (
     HostBusy,
     MeasurementError,
     RestoreFailed,
+    StorageError,
     StudyError,
     TargetError,
     UnitError,
@@ -50,15 +54,20 @@ def plan_host(config: StudyConfig, host: str) -> HostPlan:
     service = config.service
     if service.supervisor == "process":
         label, _, given = host.partition(":")
+        if given and not (given.isdecimal() and 0 < int(given) < 65536):
+            raise ConfigError(f"host {host!r}: {given!r} is no port", hint="label or label:port")
         port = int(given) if given else _free_port()
         address = "127.0.0.1"
     else:
         label, port, address = host, 0, _address(host, service.ssh_config)
     url = service.base_url.replace("{host}", address).replace("{port}", str(port))
-    url_port = urlsplit(url).port
+    try:
+        url_port = urlsplit(url).port
+    except ValueError:
+        url_port = None
     if url_port is None:
         raise ConfigError(
-            f"service.base_url {service.base_url} names no port",
+            f"service.base_url {service.base_url} names no port from 1 to 65535",
             hint="for example http://{host}:30000",
         )
     coding = definitions.folder_roots("objectives")
@@ -192,12 +201,17 @@ def _restore(
         stopped: Why the study ends, when it is an error; told with a restore that fails too.
     """
     failed: list[TargetError] = []
-    for session in sessions.values():
-        try:
-            session.restore()
-            repository.host_restored(config.name, session.host)
-        except TargetError as error:
-            failed.append(error)
+    with _undisturbed(tuple(sessions)):
+        for session in sessions.values():
+            try:
+                session.restore()
+            except TargetError as error:
+                failed.append(error)
+                continue
+            try:
+                repository.host_restored(config.name, session.host)
+            except StorageError as error:
+                log.warning("%s is restored, but that could not be saved: %s", session.host, error)
     if failed:
         by_itself = "the host restores itself when its timer fires; `autotune revert` does it now"
         unproven = all(isinstance(error, RestoreFailed) for error in failed)
@@ -205,6 +219,24 @@ def _restore(
             "; ".join([*([stopped.message] if stopped else []), *map(str, failed)]),
             hint="" if unproven else by_itself,
         ) from stopped
+
+
+@contextmanager
+def _undisturbed(hosts: tuple[str, ...]) -> Iterator[None]:
+    """No second Ctrl-C or SIGTERM may keep one host from being restored after another."""
+
+    def insist(number: int, frame: FrameType | None) -> None:
+        log.warning("still restoring %s; kill -9 leaves it to the hosts' timers", ", ".join(hosts))
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread only
+        return
+    before = {number: signal.signal(number, insist) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _require_room(
@@ -251,7 +283,14 @@ def _address(host: str, ssh_config: str | None) -> str:
 
 
 def _secret(variable: str | None) -> str | None:
-    return os.environ.get(variable) if variable else None
+    if variable is None:
+        return None
+    if not os.environ.get(variable):
+        raise ConfigError(
+            f"the environment variable {variable}, named by the definition, is not set",
+            hint=f"export {variable}=..., or take it out of [service]",
+        )
+    return os.environ[variable]
 
 
 def _fill(text: str, filled: Mapping[str, str]) -> str:

@@ -30,7 +30,7 @@ from autotune.ddtree import witnesses
 from autotune.errors import SettingsNotApplied
 from autotune.measurement import Evidence
 from autotune.sglang.log import StartupLog
-from autotune.sglang.masking import MASK, is_secret_name, mask_text
+from autotune.sglang.masking import mask_text, masked_words
 from autotune.sglang.server import MISSING, Generation, ServerInfo, setting
 from autotune.space import ParameterValue
 from autotune.supervisors.base import Identity, Launch, Listener, ProcessFacts, Start
@@ -297,20 +297,8 @@ def _info_links(intent: ParameterIntent, info: ServerInfo) -> list[Evidence]:
 
 
 def _joined(words: tuple[str, ...]) -> str:
-    """A command line for people; the word after an option that names a secret is masked.
-
-    Masked before quoting: afterwards a quoted secret no longer looks like one.
-    """
-    shown: list[str] = []
-    for before, word in zip(("", *words), words, strict=False):
-        name, equals, _ = word.partition("=")
-        if before.startswith("-") and "=" not in before and is_secret_name(before.lstrip("-")):
-            shown.append(MASK)
-        elif equals and word.startswith("-") and is_secret_name(name.lstrip("-")):
-            shown.append(f"{name}={MASK}")
-        else:
-            shown.append(word)
-    return shlex.join(shown)
+    """A command line for people; masked before quoting, which would hide a secret's shape."""
+    return shlex.join(masked_words(words))
 
 
 def _same(seen: object, wanted: object) -> bool:

@@ -110,6 +110,7 @@ class StartRow(Base):
     score_low: Mapped[float | None]
     score_high: Mapped[float | None]
     score_ratio: Mapped[float | None]
+    score_gate: Mapped[float | None]
     violations: Mapped[list[str]] = mapped_column(JSON, default=list)
     trial: Mapped[TrialRow] = relationship(back_populates="starts")
     buckets: Mapped[list[BucketRow]] = relationship(

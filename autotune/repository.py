@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ from autotune.records import (
     StudyRow,
     TrialRow,
 )
+from autotune.sglang.masking import mask_text, masked_words
 from autotune.storage import storage_errors
 from autotune.supervisors.base import Original, Owner
 
@@ -64,6 +66,7 @@ class StoredScore:
     value: float
     interval: Interval
     ratio: float
+    gate: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +233,7 @@ class Repository:
             if row is None:
                 row = HostRow(study_id=study.id, host=host)
                 session.add(row)
-            row.original = _plain_original(original)
+            row.original = _storable(_plain_original(original))
             row.lease_id = lease_id
             row.taken_at_s = time.time()
             row.restored_at_s = None
@@ -288,7 +291,7 @@ class Repository:
                     claim_id=claim_id,
                     nonce=nonce,
                     owner=asdict(owner),
-                    argv=_storable(argv),
+                    argv=_storable(masked_words(argv)),
                     started_at_s=time.time(),
                 )
             )
@@ -325,6 +328,7 @@ class Repository:
                 start.score = score.value
                 start.score_low, start.score_high = score.interval.low, score.interval.high
                 start.score_ratio = score.ratio
+                start.score_gate = score.gate
                 start.violations = list(score.violations)
 
     def end_trial(self, name: str, number: int, state: str) -> None:
@@ -419,7 +423,8 @@ def _stored_start(row: StartRow) -> StoredStart:
     score = None
     if row.score is not None and row.score_low is not None and row.score_high is not None:
         interval = Interval(row.score_low, row.score_high)
-        score = StoredScore(row.score, interval, row.score_ratio or 0.0)
+        gate = 1.0 if row.score_gate is None else row.score_gate
+        score = StoredScore(row.score, interval, row.score_ratio or 0.0, gate)
     record = None
     if row.ending is not None:
         failure = row.failure and FailureRecord(
@@ -469,10 +474,18 @@ def _coding(row: CodingRow) -> CodingResult:
 
 
 def _plain_original(original: Original) -> dict[str, Any]:
-    """The service as found, without its environment: that may hold secrets."""
-    whole = asdict(original)
-    whole["live_environ"] = sorted(original.live_environ)
-    return whole
+    """The service as found, without secrets: what to go back to lies on the host."""
+    return {
+        "argv": list(masked_words(original.launch.texts())),
+        "live_argv": list(masked_words(original.live_argv)),
+        "live_environ": sorted(original.live_environ),
+        "active": original.active,
+        "enabled": original.enabled,
+        "files": dict(original.files),
+        "fragment": mask_text(original.fragment),
+        "fragment_sha256": hashlib.sha256(original.fragment.encode()).hexdigest(),
+        "taken_at_s": original.taken_at_s,
+    }
 
 
 def _differences(old: Any, new: Any, path: str = "") -> list[str]:

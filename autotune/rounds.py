@@ -21,6 +21,7 @@ class FinalStart:
     """A final start that was made or runs.
 
     Attributes:
+        owner: Run that made it, as text: a round of two runs is no round, hours lie between.
         contender: Trial number whose parameters it runs; the reference's is `REFERENCE`.
         scored: Whether it gave a score; None while it runs.
     """
@@ -29,6 +30,7 @@ class FinalStart:
     contender: int
     host: str
     scored: bool | None
+    owner: str = ""
 
 
 REFERENCE = -1
@@ -40,9 +42,30 @@ def round_order(contenders: Sequence[int], round_: int) -> tuple[int, ...]:
     return order if round_ % 2 == 0 else tuple(reversed(order))
 
 
+def plan_rounds(contenders: Sequence[int], wanted: int, starts: Sequence[FinalStart]) -> range:
+    """Numbers of the rounds that are still to be played by this run.
+
+    Complete rounds of the same contenders count; unfinished ones and those of other contenders do
+    not, and their numbers are not used again.
+
+    Args:
+        wanted: Complete rounds in all.
+        starts: Of every run of the study.
+    """
+    if not contenders:
+        return range(0)
+    played: dict[tuple[int, str, str], set[int]] = defaultdict(set)
+    for start in starts:
+        if start.scored:
+            played[start.round, start.host, start.owner].add(start.contender)
+    complete = sum(members == {REFERENCE, *contenders} for members in played.values())
+    first = 1 + max((start.round for start in starts), default=-1)
+    return range(first, first + max(0, wanted - complete))
+
+
 def next_final(
     contenders: Sequence[int],
-    rounds: int,
+    rounds: Sequence[int],
     starts: Sequence[FinalStart],
     *,
     host: str,
@@ -50,13 +73,17 @@ def next_final(
 ) -> tuple[int, int] | None:
     """The next (round, contender) that this host should start; None when nothing is left for it.
 
+    Args:
+        rounds: Numbers of the rounds to play.
+        starts: Of this run.
+
     A round stays on its host.  A round whose host is gone begins again on another one.
     """
     by_round: dict[int, dict[int, list[FinalStart]]] = defaultdict(lambda: defaultdict(list))
     for start in starts:
         if start.host in usable_hosts or _complete(start, starts, contenders):
             by_round[start.round][start.contender].append(start)
-    for round_ in range(rounds):
+    for round_ in rounds:
         done = by_round[round_]
         owner = next((s.host for members in done.values() for s in members), host)
         if owner != host:

@@ -26,6 +26,7 @@ from autotune.repository import Repository
 from autotune.runners.base import Runner
 from autotune.runners.serial import SerialRunner
 from autotune.search import make_sampler
+from autotune.sglang.masking import masked, masked_words
 from autotune.storage import open_engine, open_optuna, storage_url
 from autotune.study import TrialStudy
 from autotune.supervisors.owner import owner_here, owner_lives
@@ -87,10 +88,10 @@ def run_study(
         repository.set_verdict(config.name, asdict(verdict))
     stored = repository.load(config.name)
     report = Path(f"{config.name}-report.html")
+    live.concluded(stored, verdict, report=report)
     from autotune.report.page import write_report
 
     write_report(stored, report)
-    live.concluded(stored, verdict, report=report)
 
 
 def dry(config: StudyConfig, *, as_json: bool) -> None:
@@ -107,7 +108,7 @@ def dry(config: StudyConfig, *, as_json: bool) -> None:
                 "host": plan.host,
                 "base_url": plan.base_url,
                 "deployed": values,
-                "reference_argv": list(found.recipe.launch(values, None).texts()),
+                "reference_argv": masked_words(found.recipe.launch(values, None).texts()),
                 "buckets": [bucket.key for bucket in config.workload.buckets],
                 "coding_samples": len(answers.samples),
                 "trials": config.study.trials,
@@ -126,7 +127,7 @@ def dry(config: StudyConfig, *, as_json: bool) -> None:
 def _open(config: StudyConfig, repository: Repository) -> None:
     repository.open_study(
         config.name,
-        definition=config.definition,
+        definition=masked(config.definition),
         fingerprint=config.fingerprint(),
         provenance={
             "autotune": __version__,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from autotune.objective import Reference
-from autotune.repository import StoredStart, StoredStudy, StoredTrial
+from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
+from autotune.rounds import REFERENCE, FinalStart
 from autotune.supervisors.base import Owner
 
 __all__ = [
     "as_reference",
     "failed_references",
+    "final_starts",
     "references_of",
-    "scored",
     "starts_since_reference",
 ]
 
@@ -64,5 +65,17 @@ def as_reference(start: StoredStart) -> Reference:
     )
 
 
-def scored(start: StoredStart) -> bool | None:
-    return None if start.record is None else start.score is not None
+def final_starts(stored: StoredStudy, *, owner: Owner | None = None) -> list[FinalStart]:
+    """Starts of the final rounds, of one run or of all runs."""
+    return [
+        FinalStart(
+            start.round,
+            REFERENCE if trial.reference else trial.number,
+            start.host,
+            None if start.record is None else start.score is not None,
+            f"{start.owner.machine}/{start.owner.boot_id}/{start.owner.pid}/{start.owner.taken_at_s}",
+        )
+        for trial in stored.trials
+        for start in trial.starts
+        if start.role is Role.FINAL and (owner is None or start.owner == owner)
+    ]

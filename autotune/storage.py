@@ -28,6 +28,7 @@ __all__ = [
     "storage_errors",
     "storage_url",
     "upgrade",
+    "upgrade_database",
 ]
 
 VERSION_TABLE = "autotune_alembic_version"
@@ -96,11 +97,8 @@ def open_engine(url: str, *, create: bool) -> Engine:
     """
     parsed = make_url(url)
     shown = parsed.render_as_string()
-    file = parsed.database if parsed.drivername.startswith("sqlite") else None
-    if file and not create and not os.path.exists(file):
-        raise StorageError(
-            f"there is no database {file}", hint="give --storage, or run a study first"
-        )
+    if not create:
+        _require_file(url)
     engine = connect(url)
     try:
         with storage_errors(url):
@@ -114,6 +112,33 @@ def open_engine(url: str, *, create: bool) -> Engine:
         engine.dispose()
         raise
     return engine
+
+
+def upgrade_database(url: str) -> None:
+    """Bring the tables of an existing database to this version.
+
+    Raises:
+        StorageError: There is no such database, or it holds no study of autotune.
+    """
+    _require_file(url)
+    engine = connect(url)
+    try:
+        with storage_errors(url):
+            if not sa.inspect(engine).has_table("autotune_study"):
+                shown = make_url(url).render_as_string()
+                raise StorageError(f"{shown} holds no study of autotune")
+            upgrade(engine)
+    finally:
+        engine.dispose()
+
+
+def _require_file(url: str) -> None:
+    parsed = make_url(url)
+    file = parsed.database if parsed.drivername.startswith("sqlite") else None
+    if file and not os.path.exists(file):
+        raise StorageError(
+            f"there is no database {file}", hint="give --storage, or run a study first"
+        )
 
 
 def upgrade(engine: Engine, revision: str = "head") -> None:

@@ -14,11 +14,12 @@ pruned       PRUNED, no value; the buckets that were measured are kept
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import StudyError
+from autotune.errors import StorageError, StudyError
 from autotune.space import ParameterValue, SearchSpace, Values
 
 if TYPE_CHECKING:
@@ -53,6 +54,19 @@ class Asked:
     retry_of: int | None
 
 
+@contextmanager
+def optuna_errors() -> Iterator[None]:
+    """Turn what Optuna's storage raises into StorageError; also used as a decorator."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError) as error:
+        cause = error.__cause__ or error
+        raise StorageError(f"Optuna's storage failed: {str(cause).splitlines()[0]}") from error
+
+
 class TrialStudy:
     """One Optuna study with the fixed search space of its definition."""
 
@@ -68,6 +82,7 @@ class TrialStudy:
         )
 
     # -- state ------------------------------------------------------------------------------------
+    @optuna_errors()
     def trials(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False)
 
@@ -96,6 +111,7 @@ class TrialStudy:
         """Suggest by this sampler from now on."""
         self._study.sampler = sampler
 
+    @optuna_errors()
     def enqueue_once(self, points: Iterable[Values]) -> None:
         """Measure these points before the sampler's own; those already known are left out.
 
@@ -107,6 +123,7 @@ class TrialStudy:
             self._study.enqueue_trial(dict(point), skip_if_exists=True)
         self._study.set_user_attr(ENQUEUED, True)
 
+    @optuna_errors()
     def queue_again(self, number: int) -> None:
         """Queue the parameters of a failed trial again; once, however often it is asked."""
         trial = self._trial(number)
@@ -114,18 +131,21 @@ class TrialStudy:
             return
         self._study.enqueue_trial(dict(trial.params), user_attrs={RETRY_OF: number})
 
+    @optuna_errors()
     def ask(self) -> Asked:
         """The next trial: a queued one, else the sampler's.
 
         Raises:
             StudyError: The sampler failed; no trial is left running.
         """
-        from optuna.exceptions import OptunaError
+        from optuna.exceptions import OptunaError, StorageInternalError
         from optuna.trial import TrialState
 
         before = set(self.running())
         try:
             trial = self._study.ask(fixed_distributions=self._distributions)
+        except StorageInternalError:
+            raise
         except (OptunaError, *SAMPLER_ERRORS) as error:
             for number in set(self.running()) - before:
                 self._study.tell(number, state=TrialState.FAIL)
@@ -134,6 +154,7 @@ class TrialStudy:
         retry_of = trial.user_attrs.get(RETRY_OF)
         return Asked(trial.number, values, None if retry_of is None else int(retry_of))
 
+    @optuna_errors()
     def add_reference(self, values: Values, *, host: str) -> Asked:
         """A running trial for a host's reference: it comes before everything that is queued."""
         from optuna.trial import TrialState, create_trial
@@ -155,12 +176,14 @@ class TrialStudy:
         return Asked(added[-1], dict(values), None)
 
     # -- tell -------------------------------------------------------------------------------------
+    @optuna_errors()
     def note(self, number: int, attributes: Mapping[str, Any]) -> None:
         """Attach attributes to a trial; only possible before it is told."""
         trial_id = self._trial(number)._trial_id
         for key, value in attributes.items():
             self._storage.set_trial_user_attr(trial_id, key, value)
 
+    @optuna_errors()
     def tell_complete(self, number: int, ratio: float, *, violated: bool) -> None:
         """Tell a measured score.
 
@@ -172,6 +195,7 @@ class TrialStudy:
         self._constrain(number, 1.0 if violated else -1.0)
         self._study.tell(number, ratio)
 
+    @optuna_errors()
     def tell_infeasible(self, number: int) -> None:
         """Tell that the parameters cannot run."""
         seen = [
@@ -180,12 +204,14 @@ class TrialStudy:
         self._constrain(number, 1.0)
         self._study.tell(number, min(seen, default=NOTHING_SEEN))
 
+    @optuna_errors()
     def tell_failed(self, number: int) -> None:
         """Tell an end that says nothing about the parameters."""
         from optuna.trial import TrialState
 
         self._study.tell(number, state=TrialState.FAIL)
 
+    @optuna_errors()
     def tell_pruned(self, number: int) -> None:
         """Tell that the rest of the matrix was not worth its time."""
         from optuna.trial import TrialState

@@ -19,6 +19,7 @@ from autotune.errors import (
     AutotuneError,
     CommandTimeout,
     ConnectError,
+    InvalidBucket,
     InvocationChanged,
     NotReady,
     OutputCorrupted,
@@ -210,8 +211,8 @@ def run_trial(spec: TrialSpec, tools: Tools, notes: Notes) -> None:
                 notes.measured(measured)
                 watch.require_same()
                 notes.proved((proof.generation_link(spec.nonce, ask(engine)),))
-                if not measured.valid:
-                    return  # no score is possible any more: the rest would be paid for in vain
+                if not measured.valid:  # no score is possible: the rest would be paid in vain
+                    raise InvalidBucket(f"bucket {bucket.key} is not valid: {measured.reason}")
                 if spec.prune is not None and spec.prune.hopeless(notes.record.buckets):
                     raise Pruned
             notes.on_phase(Phase("coding"))
@@ -266,7 +267,7 @@ def explained(watch: Watch) -> Iterator[None]:
     """While the server is measured, its death is the reason of any error that is not a verdict."""
     try:
         yield
-    except (TrialError, SettingsNotApplied, InvocationChanged):
+    except (TrialError, SettingsNotApplied, InvocationChanged, InvalidBucket):
         raise
     except AutotuneError as error:
         reason = watch.explain(error)

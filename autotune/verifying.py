@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from autotune.errors import AutotuneError, TargetError
 from autotune.hosts import HostPlan
 from autotune.sglang.flags import get_flag
+from autotune.sglang.masking import masked_words
 from autotune.sglang.server import MISSING, ServerInfo, SglangServer, setting
 from autotune.space import Parameter
 from autotune.supervisors.base import Supervisor, Word
@@ -114,7 +115,7 @@ def _flag(words: tuple[str, ...], parameter: Parameter) -> str:
 
 
 def _first_difference(wanted: tuple[str, ...], seen: tuple[str, ...]) -> str:
-    for one, other in zip(wanted, seen, strict=False):
+    for one, other in zip(masked_words(wanted), masked_words(seen), strict=False):
         if one != other:
             return f"{other!r} instead of {one!r}"
     return f"{len(seen)} words"

@@ -78,7 +78,7 @@ def trial_view(trial: StoredTrial) -> dict[str, Any]:
                 "failure": again.record.failure.message
                 if again.record and again.record.failure
                 else None,
-                "proof_ok": bool(again.record and all(e.ok for e in again.record.proof)),
+                "proof_ok": _proved(again),
             }
             for again in trial.starts[1:]
         ],
@@ -147,6 +147,12 @@ def status_view(study: StoredStudy) -> dict[str, Any]:
         "best_observed": trial_view(best) if best else None,
         "verdict": study.verdict,
     }
+
+
+def _proved(start: StoredStart) -> bool:
+    """Whether there are links and all of them hold."""
+    links = start.record.proof if start.record else ()
+    return bool(links) and all(link.ok for link in links)
 
 
 def _number(value: float) -> float | None:

@@ -22,9 +22,7 @@ def upgrade(storage: Storage = None) -> None:
 
     Example: autotune db upgrade
     """
-    from autotune.storage import connect, storage_url
-    from autotune.storage import upgrade as upgrade_schema
+    from autotune.storage import storage_url, upgrade_database
 
-    url = storage_url(storage)
-    upgrade_schema(connect(url))
+    upgrade_database(storage_url(storage))
     typer.echo("the tables are up to date")

@@ -24,7 +24,7 @@ def command(
     trials: Annotated[
         int | None, typer.Option(min=1, help="Trials in all, finished ones included.")
     ] = None,
-    hours: Annotated[float | None, typer.Option(min=0.0, help="Hours of this run.")] = None,
+    hours: Annotated[float | None, typer.Option(min=0.001, help="Hours of this run.")] = None,
     host: Host = None,
     executor: Annotated[
         Executor, typer.Option(help="auto: ray when there is more than one host.")

@@ -15,6 +15,7 @@ import tempfile
 from typing import Any
 
 from autotune.driver import Driver
+from autotune.errors import StudyError
 from autotune.runners.base import Watcher
 
 __all__ = ["RayRunner"]
@@ -52,8 +53,10 @@ class RayRunner:
         for name in ("ray", "ray.tune"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         hosts = len(driver.sessions)
-        # Ray's socket paths are limited to 107 bytes, so the folder is right below the temp dir.
-        folder = tempfile.mkdtemp(prefix="autotune-ray-")
+        # Ray opens the mode of its folder, and starts with their keys lie in it: the outer folder
+        # keeps others out.  Socket paths are limited to 107 bytes, so both names are short.
+        outer = tempfile.mkdtemp(prefix="autotune-")
+        folder = os.path.join(outer, "ray")
         private: dict[str, Any] = {
             "address": "local",
             "_temp_dir": folder,
@@ -61,13 +64,20 @@ class RayRunner:
             "resources": {"gpu_host": hosts},
         }
         on_terminate = signal.getsignal(signal.SIGTERM)
-        ray.init(
-            **({"address": self._address} if self._address else private),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            configure_logging=False,
-        )
+        try:
+            ray.init(
+                **({"address": self._address} if self._address else private),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                configure_logging=False,
+            )
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            shutil.rmtree(outer, ignore_errors=True)
+            where = self._address or "on this machine"
+            raise StudyError(
+                f"Ray does not start ({where}): {error}", hint="--executor serial needs no Ray"
+            ) from error
         # Ray replaces the handler by one that prints a stack and dies without the way back.
         signal.signal(signal.SIGTERM, on_terminate)
         try:
@@ -95,4 +105,4 @@ class RayRunner:
                 raise search.failure
         finally:
             ray.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(outer, ignore_errors=True)

@@ -12,7 +12,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from autotune.driver import Driver, Nothing
-from autotune.errors import AutotuneError, StudyError
+from autotune.errors import AutotuneError
 from autotune.measurement import BucketMeasurement, StartRecord
 from autotune.runners.base import Watcher
 from autotune.runners.work import work
@@ -71,7 +71,7 @@ class DriverSearch(Searcher):
         if self.failure is None:
             try:
                 step = self._driver.take()
-            except StudyError as error:
+            except AutotuneError as error:
                 self.failure = error
         if self.failure is not None:
             return None if self._flying else Searcher.FINISHED
@@ -96,7 +96,7 @@ class DriverSearch(Searcher):
         log.warning("the worker of trial %d on %s died", spec.number, spec.plan.host)
         try:
             self._driver.lost(spec.claim_id, "the worker process died")
-        except StudyError as stop:
+        except AutotuneError as stop:
             self.failure = stop
 
     def save(self, checkpoint_path: str) -> None:
@@ -110,13 +110,16 @@ class DriverSearch(Searcher):
         if isinstance(event, Phase):
             self._watcher.phase(spec, event)
         elif isinstance(event, BucketMeasurement):
-            self._driver.bucket(spec.claim_id, event)
+            try:
+                self._driver.bucket(spec.claim_id, event)
+            except AutotuneError as error:
+                self.failure = error
             self._watcher.bucket(spec, event)
         elif isinstance(event, StartRecord):
             del self._flying[trial_id]
             record, score = event, None
             try:
                 record, score = self._driver.finish(spec.claim_id, event)
-            except StudyError as error:
+            except AutotuneError as error:
                 self.failure = error
             self._watcher.ended(spec, record, score)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-__all__ = ["MASK", "is_secret_name", "mask_text", "masked"]
+__all__ = ["MASK", "is_secret_name", "mask_text", "masked", "masked_words"]
 
 MASK = "***"
 
@@ -83,6 +83,12 @@ def masked(mapping: Mapping[str, object], secrets: Iterable[str] = ()) -> dict[s
     """
     known = tuple(secrets)
     return {name: _masked_value(value, known, name=name) for name, value in mapping.items()}
+
+
+def masked_words(words: Iterable[str], secrets: Iterable[str] = ()) -> tuple[str, ...]:
+    """A command line without secrets: the word after an option that names one is masked."""
+    shown = masked({"words": list(words)}, secrets)["words"]
+    return tuple(shown) if isinstance(shown, list) else ()
 
 
 def _masked_value(value: object, secrets: tuple[str, ...], *, name: str) -> object:

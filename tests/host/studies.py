@@ -136,7 +136,7 @@ class StudyOnHost:
             "enqueue": "enqueue = [[16, 4, 2048], [12, 6, 512]]",
             "finalists": "finalists = 0",
             "hosts": f'hosts = ["{self.host.name}"]',
-            "api_key_env": f'ssh_config = "{self.ssh_config()}"',
+            "gpus_per_host": f'gpus_per_host = 8\nssh_config = "{self.ssh_config()}"',
             "load_timeout_s": "load_timeout_s = 60",
             "stop_timeout_s": "stop_timeout_s = 30",
             **(lines or {}),

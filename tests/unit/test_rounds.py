@@ -29,7 +29,7 @@ def play(
     while idle < len(hosts):
         host = hosts[turn % len(hosts)]
         turn += 1
-        step = next_final(contenders, rounds, done, host=host, usable_hosts=hosts)
+        step = next_final(contenders, range(rounds), done, host=host, usable_hosts=hosts)
         if step is None:
             idle += 1
             continue
@@ -77,19 +77,19 @@ def test_no_rounds_no_starts() -> None:
 
 def test_a_host_waits_for_its_own_start() -> None:
     running = [FinalStart(0, REFERENCE, "a", None)]
-    assert next_final(FINALISTS, 1, running, host="a", usable_hosts=["a"]) is None
+    assert next_final(FINALISTS, range(1), running, host="a", usable_hosts=["a"]) is None
 
 
 def test_two_hosts_take_different_rounds() -> None:
     first = [FinalStart(0, REFERENCE, "a", None)]
-    step = next_final(FINALISTS, 2, first, host="b", usable_hosts=["a", "b"])
+    step = next_final(FINALISTS, range(2), first, host="b", usable_hosts=["a", "b"])
     assert step == (1, 9)
-    assert next_final(FINALISTS, 1, first, host="b", usable_hosts=["a", "b"]) is None
+    assert next_final(FINALISTS, range(1), first, host="b", usable_hosts=["a", "b"]) is None
 
 
 def test_a_lost_hosts_round_begins_again_on_another() -> None:
     left = [FinalStart(0, REFERENCE, "a", True), FinalStart(0, 5, "a", False)]
-    step = next_final(FINALISTS, 1, left, host="b", usable_hosts=["b"])
+    step = next_final(FINALISTS, range(1), left, host="b", usable_hosts=["b"])
     assert step == (0, REFERENCE)
     played = play(FINALISTS, 1, ["b"], begun=left)
     assert [s.contender for s in played if s.host == "b"] == [REFERENCE, 5, 9]
@@ -97,7 +97,7 @@ def test_a_lost_hosts_round_begins_again_on_another() -> None:
 
 def test_a_round_that_was_complete_on_the_lost_host_stays() -> None:
     whole = [FinalStart(0, c, "a", True) for c in round_order(FINALISTS, 0)]
-    assert next_final(FINALISTS, 1, whole, host="b", usable_hosts=["b"]) is None
+    assert next_final(FINALISTS, range(1), whole, host="b", usable_hosts=["b"]) is None
 
 
 def test_a_round_goes_on_where_it_was_left() -> None:
@@ -148,4 +148,4 @@ def test_a_kill_anywhere_repeats_no_scored_start(at: int, hosts: int) -> None:
 def test_the_answer_does_not_depend_on_the_order_of_the_records(order: tuple[int, int]) -> None:
     starts = [FinalStart(0, REFERENCE, "a", True), FinalStart(0, 5, "a", None)]
     shuffled = [starts[index] for index in order]
-    assert next_final(FINALISTS, 1, shuffled, host="a", usable_hosts=["a"]) is None
+    assert next_final(FINALISTS, range(1), shuffled, host="a", usable_hosts=["a"]) is None

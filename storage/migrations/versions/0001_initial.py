@@ -91,6 +91,7 @@ def upgrade() -> None:
         sa.Column("score_low", sa.Double(), nullable=True),
         sa.Column("score_high", sa.Double(), nullable=True),
         sa.Column("score_ratio", sa.Double(), nullable=True),
+        sa.Column("score_gate", sa.Double(), nullable=True),
         sa.Column("violations", sa.JSON(), nullable=False),
         sa.ForeignKeyConstraint(
             ["trial_id"],

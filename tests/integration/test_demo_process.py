@@ -1,0 +1,364 @@
+"""A whole study of the simulated server over real HTTP, by the real command line.
+
+Small: few trials, two buckets, short windows.  Whether its verdict is right is tested elsewhere
+(`test_simulated_study.py`); here it is the walk, the contract of `--json`, and every way to stop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from autotune.repository import Role
+from tests.integration.small_study import SmallStudy, until
+
+pytestmark = pytest.mark.slow
+
+ONE_HOST = ("--executor", "serial", "--host", "alone")
+TRIALS = 3
+FINAL_STARTS = 2 * 2  # rounds x (reference and one finalist)
+
+
+def scored(study: SmallStudy) -> Counter[int]:
+    """Starts with a score by the trial that they were made for, repeats left out."""
+    return Counter(
+        trial.number
+        for trial in study.stored.trials
+        for start in trial.starts[:1]
+        if start.score is not None
+    )
+
+
+def assert_total(study: SmallStudy, total: int) -> None:
+    """Exactly so many trials with a verdict, each made once."""
+    trials = study.trials()
+    states = Counter(trial["state"] for trial in trials)
+    assert states["running"] == 0, states
+    assert states["complete"] + states["infeasible"] + states["pruned"] == total, states
+    points = [
+        tuple(t["parameters"].values())
+        for t in trials
+        if t["state"] == "complete" and not t["reference"]
+    ]
+    assert len(points) == len(set(points)), points
+
+
+# -- from the first start to the export -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> SmallStudy:
+    """A study that ran to its end."""
+    study = SmallStudy(tmp_path_factory.mktemp("done"))
+    with study.running(*ONE_HOST) as run:
+        assert run.wait() == 0, run.said
+    assert "verdict: " in run.said
+    return study
+
+
+def test_the_run_leaves_verdict_report_and_no_process(done: SmallStudy) -> None:
+    assert_total(done, TRIALS)
+    assert done.processes() == []
+    assert (done.folder / "small-report.html").stat().st_size > 10_000
+    stored = done.stored
+    assert stored.driver is None
+    assert stored.verdict is not None
+    assert [host.restored_at_s is not None for host in stored.hosts] == [True]
+    finals = [start for start in done.starts() if start.role is Role.FINAL]
+    assert len(finals) == FINAL_STARTS
+    assert all(start.score is not None for start in finals)
+    nonces = [start.nonce for start in done.starts()]
+    assert len(set(nonces)) == len(nonces)
+
+
+TRIAL_KEYS: dict[str, tuple[type, ...]] = {
+    "number": (int,),
+    "state": (str,),
+    "parameters": (dict,),
+    "score": (float,),
+    "score_interval": (list,),
+    "score_ratio": (float,),
+    "host": (str,),
+    "buckets": (list,),
+    "proof": (list,),
+    "coding": (dict,),
+    "failure": (type(None),),
+    "started_at": (float,),
+    "load_s": (float,),
+    "measure_s": (float,),
+}
+BUCKET_KEYS: dict[str, tuple[type, ...]] = {
+    "context_tokens": (int,),
+    "concurrency": (int,),
+    "output_tok_per_s": (float,),
+    "interval": (list,),
+    "accept_length": (float,),
+    "ttft_ms": (float,),
+    "tpot_ms": (float,),
+    "valid": (bool,),
+}
+PROOF_KEYS: dict[str, tuple[type, ...]] = {
+    "link": (str,),
+    "wanted": (str,),
+    "seen": (str,),
+    "ok": (bool,),
+    "at": (float,),
+}
+CODING_KEYS: dict[str, tuple[type, ...]] = {"passed": (int,), "failed": (int,), "outcomes": (dict,)}
+
+
+def assert_typed(value: dict[str, Any], keys: dict[str, tuple[type, ...]]) -> None:
+    for key, kinds in keys.items():
+        assert type(value[key]) in kinds, (key, value[key])
+
+
+def test_trials_keeps_its_contract(done: SmallStudy) -> None:
+    ran = done.autotune("trials", "--study", str(done.path), "--json")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    trials = json.loads(ran.stdout)
+    assert [trial["number"] for trial in trials] == list(range(TRIALS))
+    assert {trial["state"] for trial in trials} <= {"complete", "pruned", "infeasible"}
+    complete = [trial for trial in trials if trial["state"] == "complete"]
+    assert len(complete) >= 2
+    for trial in complete:
+        assert_typed(trial, TRIAL_KEYS)
+        assert set(trial["parameters"]) == {"budget", "topk", "window"}
+        low, high = trial["score_interval"]
+        assert low <= trial["score"] <= high
+        assert trial["host"] == "alone"
+        for bucket in trial["buckets"]:
+            assert_typed(bucket, BUCKET_KEYS)
+            assert bucket["interval"][0] <= bucket["output_tok_per_s"] <= bucket["interval"][1]
+        matrix = sorted((b["context_tokens"], b["concurrency"]) for b in trial["buckets"])
+        assert matrix == [(60, 1), (60, 4)]
+        for link in trial["proof"]:
+            assert_typed(link, PROOF_KEYS)
+        assert all(link["ok"] for link in trial["proof"])
+        links = {link["link"] for link in trial["proof"]}
+        assert {"invocation", "process", "argv", "listener", "bound", "nonce"} <= links
+        assert {"budget: server_info", "window: log", "generation"} <= links
+        assert_typed(trial["coding"], CODING_KEYS)
+        assert trial["coding"]["passed"] + trial["coding"]["failed"] == 2
+    reference = trials[0]
+    assert reference["parameters"] == {"budget": 8, "topk": 4, "window": None}
+    assert reference["score_ratio"] == 1.0
+
+
+def test_status_tells_where_the_study_stands(done: SmallStudy) -> None:
+    ran = done.autotune("status", "--study", str(done.path), "--json")
+    status = json.loads(ran.stdout)
+    assert sum(status["trials"].values()) == TRIALS
+    assert status["starts"] == len(done.starts())
+    assert status["final_starts"] == FINAL_STARTS
+    assert status["driver"] is None
+    assert status["verdict"]["sentence"]
+    shown = done.autotune("status", "--study", str(done.path))
+    assert "host alone: restored" in shown.stdout
+
+
+def test_export_prints_what_the_verdict_names(done: SmallStudy) -> None:
+    verdict = done.stored.verdict
+    assert verdict is not None
+    budget = verdict["parameters"]["budget"]
+
+    def exported(form: str) -> str:
+        ran = done.autotune("export", "--study", str(done.path), "--format", form)
+        assert (ran.returncode, ran.stderr) == (0, ""), ran
+        return ran.stdout
+
+    document = json.loads(exported("json"))
+    assert document["study"] == "small"
+    assert document["parameters"] == verdict["parameters"]
+    assert document["verdict"] == verdict["sentence"]
+    assert set(document) == {
+        *("study", "trial", "parameters", "score", "interval", "reference_score", "verdict")
+    }
+    flags = exported("flags").split()
+    assert flags[flags.index("--speculative-ddtree-budget") + 1] == str(budget)
+    assert "--weight-version" not in flags
+    assert exported("env").startswith("#") or "=" in exported("env")
+    dropin = done.autotune("export", "--study", str(done.path), "--format", "dropin")
+    assert dropin.returncode in (1, 2)
+    assert "Traceback" not in dropin.stderr
+
+
+# -- started again --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(done: SmallStudy, tmp_path: Path) -> SmallStudy:
+    """The finished study in another folder."""
+    study = SmallStudy(tmp_path)
+    shutil.copyfile(done.folder / "small.db", tmp_path / "small.db")
+    return study
+
+
+def test_more_trials_go_on_where_the_study_ended(done: SmallStudy, copy: SmallStudy) -> None:
+    before = done.trials()
+    with copy.running(*ONE_HOST, "--trials", str(TRIALS + 1)) as run:
+        assert run.wait() == 0, run.said
+    assert_total(copy, TRIALS + 1)
+    after = copy.trials()
+    kept = [{k: v for k, v in t.items() if k != "repeats"} for t in after[:TRIALS]]
+    assert kept == [{k: v for k, v in t.items() if k != "repeats"} for t in before]
+    assert len(after) == TRIALS + 1
+
+
+def test_a_finished_study_starts_nothing(done: SmallStudy, copy: SmallStudy) -> None:
+    with copy.running(*ONE_HOST) as run:
+        assert run.wait() == 0, run.said
+    assert len(copy.starts()) == len(done.starts())
+
+
+def test_another_definition_is_refused(copy: SmallStudy) -> None:
+    text = copy.path.read_text("utf-8")
+    copy.path.write_text(text.replace("\nhigh = 64\n", "\nhigh = 32\n"), "utf-8")
+    ran = copy.autotune("run", "--study", str(copy.path), *ONE_HOST)
+    assert ran.returncode == 1
+    assert "the definition of study 'small' has changed since it was started" in ran.stderr
+    assert "parameters.budget.high" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+# -- stopped --------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_ends_server_and_run(tmp_path: Path) -> None:
+    study = SmallStudy(tmp_path, windows=40)
+    with study.running(*ONE_HOST) as run:
+        until(study.begun_buckets, "the first bucket")
+        assert len(study.servers()) >= 1
+        run.signal(signal.SIGINT)
+        assert run.wait() == 130, run.said
+        assert study.processes() == []
+    assert "Traceback" not in run.said
+    stored = study.stored
+    assert stored.driver is None
+    assert [trial.state for trial in stored.trials] == ["failed"]
+    assert stored.hosts[0].restored_at_s is not None
+
+
+def test_a_killed_run_leaves_no_server_and_is_completed_by_the_next(tmp_path: Path) -> None:
+    study = SmallStudy(tmp_path, changes={"\nfinal_rounds = 2\n": "\nfinal_rounds = 0\n"})
+    with study.running(*ONE_HOST) as run:
+        until(lambda: study.begun_buckets() > 2, "the second start in its buckets")
+        run.signal(signal.SIGKILL)
+        run.wait()
+        until(lambda: not study.processes(), "no server is left")
+    before = scored(study)
+    assert before == {0: 1}
+    with study.running(*ONE_HOST) as run:
+        assert run.wait() == 0, run.said
+        assert study.processes() == []
+    assert_total(study, TRIALS)
+    (cut,) = [t for t in study.stored.trials if t.state == "failed"]
+    again = [t for t in study.stored.trials if t.retry_of is not None]
+    assert [(t.retry_of, t.parameters) for t in again] == [(cut.number, cut.parameters)]
+    first = study.stored.trials[0]
+    assert [start.role for start in first.starts][:1] == [Role.REFERENCE]
+    assert sum(start.score is not None for start in first.starts[:1]) == 1
+
+
+# -- two hosts on Ray -----------------------------------------------------------------------------
+
+NOWHERE = {"RAY_ADDRESS": "127.0.0.1:1"}
+"""An address that a shell may hold by accident: a private instance does not ask it."""
+RAY = {
+    "\ntrials = 16\n": "\ntrials = 4\n",
+    "\nfinalists = 2\n": "\nfinalists = 0\n",
+    "\nfinal_rounds = 2\n": "\nfinal_rounds = 0\n",
+}
+
+
+@pytest.fixture
+def two_hosts(tmp_path: Path) -> Iterator[SmallStudy]:
+    study = SmallStudy(tmp_path, changes=RAY)
+    yield study
+    study.kill_all()
+
+
+def ray_folders(study: SmallStudy) -> set[Path]:
+    """Temporary folders of the private instance, from the command lines of its processes."""
+    words = [
+        word for process in study.processes(holding="--log_dir=") for word in process.cmdline()
+    ]
+    logs = [Path(w.removeprefix("--log_dir=")) for w in words if w.startswith("--log_dir=")]
+    return {log.parents[1] for log in logs}
+
+
+def listening(study: SmallStudy) -> dict[str, set[str]]:
+    """Addresses that the study's processes listen on, by the first word of the command line."""
+    found: dict[str, set[str]] = {}
+    for process in study.processes():
+        try:
+            sockets = process.net_connections("tcp")
+            name = os.path.basename(process.cmdline()[0])
+        except psutil.Error:
+            continue
+        for one in sockets:
+            if one.status == psutil.CONN_LISTEN:
+                found.setdefault(name, set()).add(one.laddr.ip)
+    return found
+
+
+@pytest.mark.ray
+def test_two_hosts_share_the_trials_on_a_private_ray(two_hosts: SmallStudy) -> None:
+    study = two_hosts
+    with study.running("--executor", "auto", env=NOWHERE) as run:
+        until(study.begun_buckets, "the first bucket")
+        folders = ray_folders(study)
+        heard = listening(study)
+        assert run.wait() == 0, run.said
+        until(lambda: not study.processes(), "no process is left")
+    assert_total(study, 4)
+    references = [t["host"] for t in study.trials() if t["reference"]]
+    assert sorted(references) == ["demo-a", "demo-b"]
+    assert {t["host"] for t in study.trials() if not t["reference"]} == {"demo-a", "demo-b"}
+    assert folders
+    assert not any(folder.exists() for folder in folders)
+    assert set().union(*heard.values()) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}, heard
+
+
+@pytest.mark.ray
+def test_a_killed_ray_worker_costs_one_start(two_hosts: SmallStudy) -> None:
+    study = two_hosts
+    with study.running("--executor", "ray") as run:
+        until(lambda: study.begun_buckets() >= 5, "starts of the search in their buckets")
+        worker = until(lambda: study.processes(holding="ray::ImplicitFunc"), "a worker")[0]
+        worker.kill()
+        assert run.wait() == 0, run.said
+        until(lambda: not study.processes(), "no process is left")
+    assert_total(study, 4)
+    lost = [t for t in study.trials() if t["failure"] and t["failure"]["kind"] == "WorkerLost"]
+    assert len(lost) == 1, study.trials()
+    assert lost[0]["state"] == "failed"
+    retries = Counter(t["retry_of"] for t in study.trials())
+    assert retries[lost[0]["number"]] == (0 if lost[0]["reference"] else 1)
+
+
+@pytest.mark.ray
+def test_sigterm_under_ray_leaves_nothing(two_hosts: SmallStudy) -> None:
+    study = two_hosts
+    with study.running("--executor", "ray") as run:
+        until(study.begun_buckets, "the first bucket")
+        folders = ray_folders(study)
+        run.signal(signal.SIGTERM)
+        assert run.wait() == 130, run.said
+        assert study.servers() == []
+        until(lambda: not study.processes(), "no process of Ray is left", timeout_s=30)
+    assert "Traceback" not in run.said
+    assert folders
+    assert not any(folder.exists() for folder in folders)
+    stored = study.stored
+    assert stored.driver is None
+    assert all(host.restored_at_s is not None for host in stored.hosts)
+    assert "running" not in {trial.state for trial in stored.trials}
