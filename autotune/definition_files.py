@@ -5,6 +5,7 @@ The JSON schemas in `search_spaces/schema.json` and `objectives/schema.json` are
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -112,7 +113,24 @@ class ServiceSection(Section):
             raise ValueError(f"unit = {self.unit!r} must end in .service")
         if len({host.partition(":")[0] for host in self.hosts}) < len(self.hosts):
             raise ValueError("hosts names one host twice")
+        if self.supervisor == "process":
+            self._check_labels()
+            try:
+                self.command_words()
+            except ValueError as error:
+                raise ValueError(f"command cannot be split into words: {error}") from error
         return self
+
+    def _check_labels(self) -> None:
+        ports = [host.partition(":")[2] for host in self.hosts if ":" in host]
+        if len(set(ports)) < len(ports):
+            raise ValueError("two hosts have the same port")
+        for host in self.hosts:
+            label, colon, port = host.partition(":")
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", label):
+                raise ValueError(f"host {host!r}: a label has letters, digits, '.', '_' and '-'")
+            if colon and not (port.isdecimal() and 0 < int(port) < 65536):
+                raise ValueError(f"host {host!r}: {port!r} is no port")
 
     def command_words(self) -> tuple[str, ...]:
         if self.command is None:

@@ -38,7 +38,7 @@ from autotune.sglang.server import ServerInfo, SglangServer
 from autotune.supervisors.base import Original, Owner, Supervisor
 from autotune.supervisors.owner import describe_owner, owner_lives
 
-__all__ = ["Found", "look", "open_sessions", "plan_host"]
+__all__ = ["Found", "look", "open_sessions", "plan_host", "undisturbed"]
 
 log = logging.getLogger(__name__)
 
@@ -201,12 +201,15 @@ def _restore(
         stopped: Why the study ends, when it is an error; told with a restore that fails too.
     """
     failed: list[TargetError] = []
-    with _undisturbed(tuple(sessions)):
+    with undisturbed(tuple(sessions)):
         for session in sessions.values():
             try:
                 session.restore()
             except TargetError as error:
                 failed.append(error)
+                continue
+            except OSError as error:  # a full disk of this machine, for example
+                failed.append(TargetError(f"{session.host}: {error}"))
                 continue
             try:
                 repository.host_restored(config.name, session.host)
@@ -222,7 +225,7 @@ def _restore(
 
 
 @contextmanager
-def _undisturbed(hosts: tuple[str, ...]) -> Iterator[None]:
+def undisturbed(hosts: tuple[str, ...]) -> Iterator[None]:
     """No second Ctrl-C or SIGTERM may keep one host from being restored after another."""
 
     def insist(number: int, frame: FrameType | None) -> None:

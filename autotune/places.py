@@ -45,6 +45,8 @@ def parse(path: Path, text: str, model: type[M], kind: type[ConfigError]) -> M:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise kind(f"{path}: not TOML: {error}") from error
+    except RecursionError as error:
+        raise kind(f"{path}: nested too deep") from error
     try:
         return model.model_validate(document)
     except ValidationError as error:

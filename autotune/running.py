@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import platform
 import signal
 from collections.abc import Iterator
@@ -19,10 +20,10 @@ from autotune.concluding import conclude, contenders
 from autotune.config import StudyConfig
 from autotune.driver import Driver
 from autotune.endings import reconcile
-from autotune.errors import StudyError
+from autotune.errors import ConfigError, StorageError, StudyError
 from autotune.hosts import open_supervisor
-from autotune.opening import look, open_sessions, plan_host
-from autotune.repository import Repository
+from autotune.opening import look, open_sessions, plan_host, undisturbed
+from autotune.repository import Repository, StoredStudy
 from autotune.runners.base import Runner
 from autotune.runners.serial import SerialRunner
 from autotune.search import make_sampler
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from autotune.cli.live import Live
 
 __all__ = ["dry", "run_study"]
+
+log = logging.getLogger(__name__)
 
 
 def run_study(
@@ -62,11 +65,12 @@ def run_study(
             make_sampler(
                 config.study.sampler,
                 space=config.space,
-                seed=config.study.seed,
+                seed=_sampler_seed(config, study),
                 workload=config.workload,
                 aggregate=config.score.aggregate,
             )
         )
+        _require_both_halves(study, repository.load(config.name))
         again = reconcile(study, repository, config.name, alive=owner_lives)
         live.opened(config, repository.load(config.name), again=again, storage=url)
         with open_sessions(config, owner=owner, repository=repository) as sessions:
@@ -82,7 +86,8 @@ def run_study(
             try:
                 _runner(executor, ray_address, len(sessions)).run(driver, live.watcher(config))
             finally:
-                driver.abandon("the study was stopped")
+                with undisturbed(tuple(sessions)):
+                    driver.abandon("the study was stopped")
                 live.restoring(tuple(sessions))
         verdict = conclude(config, repository.load(config.name))
         repository.set_verdict(config.name, asdict(verdict))
@@ -91,7 +96,10 @@ def run_study(
     live.concluded(stored, verdict, report=report)
     from autotune.report.page import write_report
 
-    write_report(stored, report)
+    try:
+        write_report(stored, report)
+    except ConfigError as error:
+        raise StorageError(f"the study is done, but its report is not: {error.message}") from error
 
 
 def dry(config: StudyConfig, *, as_json: bool) -> None:
@@ -122,6 +130,27 @@ def dry(config: StudyConfig, *, as_json: bool) -> None:
             f"{one['host']}: would run {one['trials'] or 'any number of'} trials, nothing changed"
         )
         print(f"  reference: {' '.join(one['reference_argv'])}")
+
+
+def _sampler_seed(config: StudyConfig, study: TrialStudy) -> int:
+    """Optuna's samplers draw from a stream that begins anew with each run: a resumed study would
+    get the same suggestions again.  The others depend on the trials alone."""
+    from_trials = config.study.sampler in ("auto", "grid", "qmc")
+    return config.study.seed + (0 if from_trials else len(study.trials()))
+
+
+def _require_both_halves(study: TrialStudy, stored: StoredStudy) -> None:
+    """Optuna's rows may have been deleted in its dashboard while ours stayed.
+
+    Raises:
+        StudyError: They were; the study can be read and reported, but not go on.
+    """
+    last = max((trial.number for trial in stored.trials), default=-1)
+    if last >= len(study.trials()):
+        raise StudyError(
+            f"Optuna's trials of study {stored.name!r} were deleted, so it cannot go on",
+            hint="its measurements are kept; copy the definition under another name to start anew",
+        )
 
 
 def _open(config: StudyConfig, repository: Repository) -> None:
@@ -155,7 +184,10 @@ def _only_driver(repository: Repository, name: str, owner: Any) -> Iterator[None
     try:
         yield
     finally:
-        repository.set_driver(name, None)
+        try:
+            repository.set_driver(name, None)
+        except StorageError as error:  # must not hide why the run ends
+            log.warning("the end of this run could not be saved: %s", error)
 
 
 @contextmanager

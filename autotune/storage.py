@@ -48,11 +48,15 @@ def storage_url(option: str | None) -> str:
     text = option or os.environ.get("AUTOTUNE_STORAGE") or DEFAULT_URL
     try:
         url = make_url(text)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
         raise ConfigError(
             f"storage {text!r} is not a database URL",
             hint="for example sqlite:///autotune.db or postgresql+psycopg://user@host/name",
         ) from error
+    if url.drivername.startswith("sqlite") and url.database in (None, "", ":memory:"):
+        raise ConfigError(
+            f"storage {text!r} keeps nothing", hint="name a file: sqlite:///autotune.db"
+        )
     if url.drivername in ("postgresql", "postgres"):
         url = url.set(drivername="postgresql+psycopg")
     return url.render_as_string(hide_password=False)
@@ -120,6 +124,8 @@ def upgrade_database(url: str) -> None:
     Raises:
         StorageError: There is no such database, or it holds no study of autotune.
     """
+    from alembic.util import CommandError
+
     _require_file(url)
     engine = connect(url)
     try:
@@ -127,7 +133,10 @@ def upgrade_database(url: str) -> None:
             if not sa.inspect(engine).has_table("autotune_study"):
                 shown = make_url(url).render_as_string()
                 raise StorageError(f"{shown} holds no study of autotune")
-            upgrade(engine)
+            try:
+                upgrade(engine)
+            except CommandError as error:
+                raise SchemaOutOfDate(f"the tables cannot be upgraded: {error}") from error
     finally:
         engine.dispose()
 

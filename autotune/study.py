@@ -62,7 +62,7 @@ def optuna_errors() -> Iterator[None]:
 
     try:
         yield
-    except (StorageInternalError, SQLAlchemyError) as error:
+    except (StorageInternalError, SQLAlchemyError, KeyError) as error:  # KeyError: a deleted record
         cause = error.__cause__ or error
         raise StorageError(f"Optuna's storage failed: {str(cause).splitlines()[0]}") from error
 

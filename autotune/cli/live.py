@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -133,10 +133,12 @@ class Live:
         )
 
     def _say(self, text: str) -> None:
-        if self._as_json:
-            print(text, file=sys.stderr, flush=True)
-        else:
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        # Who reads along may leave (`| head`); that must not stop a study.
+        with suppress(OSError):
+            if self._as_json:
+                print(text, file=sys.stderr, flush=True)
+            else:
+                self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _table(self) -> Table:
         hours = (time.monotonic() - self._began_s) / 3600 * len(self._rows) * self._gpus

@@ -48,6 +48,7 @@ def write_report(stored: StoredStudy, path: Path) -> None:
         part.write_text(render(stored), encoding="utf-8")
         os.replace(part, path)
     except OSError as error:
+        part.unlink(missing_ok=True)
         raise ConfigError(
             f"the report cannot be written to {path}: {error.strerror or error}",
             hint="name another file with --output",

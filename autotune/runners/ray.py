@@ -12,13 +12,19 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 from typing import Any
+
+import psutil
 
 from autotune.driver import Driver
 from autotune.errors import StudyError
 from autotune.runners.base import Watcher
 
 __all__ = ["RayRunner"]
+
+# How often the daemons of a private instance are looked at.
+WATCH_S = 2.0
 
 ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -78,6 +84,7 @@ class RayRunner:
             raise StudyError(
                 f"Ray does not start ({where}): {error}", hint="--executor serial needs no Ray"
             ) from error
+        watch = _Watch(() if self._address else _own_daemons())
         # Ray replaces the handler by one that prints a stack and dies without the way back.
         signal.signal(signal.SIGTERM, on_terminate)
         try:
@@ -100,9 +107,54 @@ class RayRunner:
                     failure_config=tune.FailureConfig(max_failures=0),
                 ),
             )
-            tuner.fit()
+            try:
+                with watch:
+                    tuner.fit()
+            except KeyboardInterrupt as error:
+                if watch.dead:
+                    raise StudyError(f"Ray's {watch.dead} has died") from error
+                raise
             if search.failure is not None:
                 raise search.failure
         finally:
             ray.shutdown()
             shutil.rmtree(outer, ignore_errors=True)
+
+
+def _own_daemons() -> tuple[psutil.Process, ...]:
+    """The processes of our private instance without which Tune waits for ever."""
+    return tuple(
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child.name() in ("raylet", "gcs_server")
+    )
+
+
+class _Watch:
+    """Interrupts the run when a daemon of Ray dies: Tune itself would wait for ever, or end this
+    process without the way back.
+
+    Attributes:
+        dead: Name of the daemon that died; empty while all live.
+    """
+
+    def __init__(self, daemons: tuple[psutil.Process, ...]) -> None:
+        self.dead = ""
+        self._daemons = daemons
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="ray-watch", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._done.wait(WATCH_S):
+            for daemon in self._daemons:
+                if not daemon.is_running() or daemon.status() == psutil.STATUS_ZOMBIE:
+                    self.dead = f"process {daemon.pid}"
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return

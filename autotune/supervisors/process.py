@@ -32,6 +32,7 @@ from autotune.errors import (
     LeaseLost,
     RestoreFailed,
     TargetError,
+    UnitError,
     UnitNotFound,
 )
 from autotune.supervisors.base import (
@@ -116,7 +117,10 @@ class ProcessSupervisor:
         self._stop_timeout_s = stop_timeout_s
         self._log_limit_bytes = log_limit_bytes
         self._logs = directory / "starts"
-        self._logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self._logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise UnitError(f"{self._logs} cannot be made: {error.strerror}") from error
         self._launch_path = directory / "launch.json"
         self._state_path = directory / "state.json"
         self._error_path = directory / "guard.err"
