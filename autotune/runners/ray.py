@@ -37,6 +37,10 @@ ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 
+# A private instance is for this machine alone.  Ray binds all addresses wherever clusters are
+# enabled, which they are on Linux; it reads this when it is imported.
+LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
 
 class RayRunner:
     """Runs starts on as many hosts at once as the study has.
@@ -49,7 +53,7 @@ class RayRunner:
         self._address = address
 
     def run(self, driver: Driver, watcher: Watcher) -> None:
-        os.environ.update(ENVIRONMENT)
+        os.environ.update(ENVIRONMENT if self._address else ENVIRONMENT | LOOPBACK_ONLY)
         import ray
         from ray import tune
 
