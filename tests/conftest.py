@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # As the command line does: threads of the linear algebra library only wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# A shell that starts the tests in the background ignores Ctrl-C for them, and so would every
+# command line that they start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
