@@ -35,6 +35,9 @@ ENVIRONMENT = {
     "RAY_TRAIN_V2_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # A worker that does not register in time is killed and started anew, for ever and without a
+    # word: on a busy machine the 60 s of the default are not enough for its imports.
+    "RAY_worker_register_timeout_seconds": "600",
 }
 
 # A private instance is for this machine alone.  Ray binds all addresses wherever clusters are
