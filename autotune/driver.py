@@ -431,7 +431,8 @@ class Driver:
         most = self.config.study.same_failure_most
         if [f.kind for f in self._failures[-most:]] == [failure.kind] * most:
             raise FailureRateExceeded(
-                f"the study stops: {most} starts in a row failed alike: {failure.message}"
+                f"the study stops: {most} starts in a row failed alike: {failure.message}",
+                hint="once the reason is gone, run it again: it goes on where it stopped",
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from autotune.errors import AutotuneError, TargetError
+from autotune.errors import AutotuneError, NotApplied, TargetError
 from autotune.hosts import HostPlan
 from autotune.sglang.flags import get_flag
 from autotune.sglang.masking import masked_words
@@ -41,7 +41,13 @@ def verify_host(
 
     Raises:
         TargetError: The host or the unit cannot be read.
+        NotApplied: The study's service is no standing one.
     """
+    if plan.supervisor == "process":
+        raise NotApplied(
+            f"{plan.host} is a process of the tuner: nothing of it stands between two runs",
+            hint="verify compares a systemd unit with what runs",
+        )
     original = supervisor.original()
     identity = supervisor.identity()
     process = supervisor.process(identity.main_pid) if identity.main_pid else None

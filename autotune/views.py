@@ -8,6 +8,7 @@ from typing import Any
 
 from autotune.measurement import BucketMeasurement
 from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
+from autotune.supervisors.owner import owner_lives
 
 __all__ = ["best_trial", "main_start", "status_view", "trial_view", "trial_views"]
 
@@ -139,7 +140,7 @@ def status_view(study: StoredStudy) -> dict[str, Any]:
             for h in study.hosts
         ],
         "driver": {"machine": study.driver.machine, "pid": study.driver.pid}
-        if study.driver
+        if study.driver and owner_lives(study.driver)
         else None,
         "reference_score": references[-1].score.value
         if references and references[-1].score

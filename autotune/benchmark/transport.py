@@ -78,7 +78,7 @@ class StreamTransport(httpx.AsyncBaseTransport):
         return made
 
     def _give_back(self, connection: _Connection) -> None:
-        if connection.usable:
+        if connection.usable and connection.key in self._idle:  # gone once the client is closed
             connection.idle_since_s = asyncio.get_running_loop().time()
             self._idle[connection.key].append(connection)
         else:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -12,15 +15,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live as RichLive
 from rich.table import Table
+from sqlalchemy.engine import make_url
 
 from autotune.cli.options import print_json
 from autotune.concluding import Conclusion
 from autotune.config import StudyConfig
+from autotune.definitions import folder_roots
 from autotune.measurement import BucketMeasurement, StartRecord
 from autotune.objective import Score
 from autotune.repository import StoredStudy
 from autotune.runners.base import Watcher
 from autotune.space import Values, value_to_file
+from autotune.storage import DEFAULT_URL
 from autotune.trial import Phase, TrialSpec
 
 __all__ = ["Live", "view"]
@@ -51,9 +57,12 @@ class Live:
         self._began_s = time.monotonic()
         self._gpus = 1
         self._screen: RichLive | None = None
+        self._program = _program()
+        self._where = ""
 
     # -- events -----------------------------------------------------------------------------------
     def opened(self, config: StudyConfig, stored: StoredStudy, *, again: int, storage: str) -> None:
+        self._where = _where(config, storage)
         self._total = config.study.trials
         self._gpus = config.service.gpus_per_host
         self._done = sum(t.state in ("complete", "infeasible", "pruned") for t in stored.trials)
@@ -84,7 +93,7 @@ class Live:
         self._say(f"verdict: {verdict.sentence}")
         self._say(f"configuration: {shown(verdict.parameters)} (trial {verdict.trial})")
         self._say(f"report: {report.resolve()}")
-        self._say(f"next: autotune export --study {stored.name} --format flags")
+        self._say(f"next: {self._program} export {self._where} --format flags")
 
     def close(self) -> None:
         if self._screen is not None:
@@ -159,6 +168,25 @@ class Live:
                 str(row.buckets),
             )
         return table
+
+
+def _program() -> str:
+    """How this program was called, for a line that can be pasted."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return f"{sys.executable} -m autotune"
+    return "autotune" if shutil.which("autotune") else str(called)
+
+
+def _where(config: StudyConfig, storage: str) -> str:
+    """The options that name this study again, from this folder; a password is not shown."""
+    local = config.path.parent.resolve() == (Path.cwd() / "search_spaces").resolve()
+    packaged = any(config.path.parent == root for root in folder_roots("search_spaces"))
+    study = config.name if local or packaged else str(config.path)
+    options = f"--study {shlex.quote(study)}"
+    if storage == DEFAULT_URL or os.environ.get("AUTOTUNE_STORAGE"):
+        return options
+    return f"{options} --storage {shlex.quote(make_url(storage).render_as_string())}"
 
 
 def shown(values: Values) -> str:

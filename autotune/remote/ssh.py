@@ -93,7 +93,8 @@ class SshConnector:
             with self._mapping():
                 channel.settimeout(DEADLINE_S)
                 channel.exec_command(line)
-                channel.sendall(input)
+                while input:
+                    input = _sent(channel, input)  # noqa: A001
         except TargetError:
             opened.__exit__(None, None, None)
             raise
@@ -263,7 +264,7 @@ def _exchange(
             errors += channel.recv_stderr(CHUNK_BYTES)[: max(0, cap_bytes + 1 - len(errors))]
             moved = True
         if not sent_all and channel.send_ready():
-            pending = pending[channel.send(pending[:CHUNK_BYTES]) :]
+            pending = _sent(channel, pending)
             moved = True
         if moved:
             if time.monotonic() > ends_at:
@@ -283,6 +284,21 @@ def _exchange(
             channel.status_event.wait(min(0.05, left_s))
         else:
             select.select([channel], [], [], min(1.0, left_s))
+
+
+def _sent(channel: paramiko.Channel, pending: bytes) -> bytes:
+    """Send a piece and return what is left: nothing, where the command has ended without reading.
+
+    That end is no fault of the connection (a command may refuse its input), and its exit status
+    says what it was; paramiko tells it by `OSError` or by a piece of zero bytes.
+    """
+    try:
+        sent = channel.send(pending[:CHUNK_BYTES])
+    except OSError as error:
+        if isinstance(error, TimeoutError) or not channel.closed:
+            raise
+        return b""
+    return pending[sent:] if sent else b""
 
 
 def _resolve(host: str, options: SshOptions) -> SshSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,17 @@ def test_more_than_the_cap_is_read_and_dropped(host: SystemdHost) -> None:
     with connect(host) as connector:
         completed = connector.run(["head", "-c", str(MANY), "/dev/zero"], cap_bytes=10)
     assert (completed.stdout, completed.truncated, completed.exit_status) == (bytes(10), True, 0)
+
+
+@pytest.mark.parametrize("size", [1, MANY])
+def test_a_command_that_reads_no_input_still_tells_its_end(host: SystemdHost, size: int) -> None:
+    with connect(host) as connector:
+        for _ in range(20):
+            completed = connector.run(["sh", "-c", "echo no; exit 9"], input=b"x" * size)
+            assert (completed.exit_status, completed.text) == (9, "no\n")
+        with closing(connector.stream(["sh", "-c", "echo no; exit 9"], input=b"x" * size)) as lines:
+            assert lines.read(30.0) == b"no"
+        assert connector.connections == 1
 
 
 def test_words_and_secrets(host: SystemdHost) -> None:

@@ -237,7 +237,7 @@ def test_ctrl_c_ends_server_and_run(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_leaves_no_server_and_goes_on_to_its_total(tmp_path: Path) -> None:
-    study = SmallStudy(tmp_path, changes={"\nfinal_rounds = 2\n": "\nfinal_rounds = 0\n"})
+    study = SmallStudy(tmp_path, changes={"\nfinal_rounds = 3\n": "\nfinal_rounds = 0\n"})
     with study.running(*ONE_HOST) as run:
         until(lambda: study.begun_buckets() > 2, "the second start in its buckets")
         run.signal(signal.SIGKILL)
@@ -272,7 +272,7 @@ SHELL = {"RAY_ADDRESS": "127.0.0.1:1", "RAY_worker_register_timeout_seconds": "1
 RAY = {
     "\ntrials = 16\n": "\ntrials = 4\n",
     "\nfinalists = 2\n": "\nfinalists = 0\n",
-    "\nfinal_rounds = 2\n": "\nfinal_rounds = 0\n",
+    "\nfinal_rounds = 3\n": "\nfinal_rounds = 0\n",
 }
 
 
