@@ -7,59 +7,39 @@ saved before it is told, so that a crash between the two is repaired by telling 
 
 from __future__ import annotations
 
-import logging
-import secrets
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
 
 from autotune.answers import Answers
-from autotune.benchmark.measure import MeasureSettings
 from autotune.config import StudyConfig
 from autotune.endings import tell_ending, trial_attributes, unscored
-from autotune.errors import (
-    ConnectError,
-    DropInConflict,
-    FailureRateExceeded,
-    LeaseLost,
-    StudyError,
-    TargetError,
-)
-from autotune.fingerprint import LIMIT
+from autotune.errors import StudyError, TargetError
+from autotune.judging import Judge, host_is_gone, require_room
 from autotune.measurement import BucketMeasurement, Ending, FailureRecord, StartRecord
-from autotune.objective import Reference, Rule, Score, score_start
-from autotune.pruning import PruneRule
-from autotune.repository import Repository, Role, StoredStart, StoredStudy, StoredTrial
+from autotune.objective import Score, score_start
+from autotune.repository import Repository
 from autotune.rounds import REFERENCE, next_final, plan_rounds
 from autotune.session import HostSession
 from autotune.space import Values
 from autotune.standing import (
-    as_reference,
     failed_references,
     final_starts,
     references_of,
     starts_since_reference,
 )
+from autotune.starting import last_reference, make_spec, rule_of
+from autotune.stored import Role, StoredStart, StoredStudy, StoredTrial
 from autotune.study import TrialStudy
 from autotune.supervisors.base import Owner
 from autotune.trial import TrialSpec
-from autotune.workload import Bucket
 
 __all__ = ["Driver", "Nothing"]
 
-log = logging.getLogger(__name__)
-
 REFERENCE_TRIES = 2
 """Starts of a reference in a row that may fail before its host is given up."""
-
-FAILED_LEAST = 8
-"""Failed starts of a run that are tolerated; above them at most half of all starts may fail."""
-
-SAME_LINK_MOST = 2
-"""A proof link broken this often stops the study: going on would only cost GPU time."""
 
 
 class Nothing(Enum):
@@ -94,9 +74,7 @@ class Driver:
         self._clock = clock
         self._began_s = clock()
         self._flying: dict[str, tuple[TrialSpec, Role, int]] = {}
-        self._failures: list[FailureRecord] = []
-        self._broken_links: Counter[str] = Counter()
-        self._failed = 0
+        self._judge = Judge(config.study.same_failure_most)
         self._starts: Counter[str] = Counter()
         self._contenders: tuple[int, ...] | None = None
         self._rounds = range(0)
@@ -194,11 +172,12 @@ class Driver:
         self._repository.end_start(claim_id, record, score)
         if role is not Role.FINAL and not trial.told:
             self._tell(trial, spec, record, score, again=stopping)
-        self._judge_host(spec.plan.host, record)
+        if host_is_gone(record.failure) and record.failure is not None:
+            self.sessions[spec.plan.host].lose(TargetError(record.failure.message))
         if trial.reference and score is not None and not stopping:
-            self._require_room(spec.plan.host, record)
+            require_room(self.config.workload.largest_concurrency, spec.plan.host, record)
         if not stopping:
-            self._judge_study(record)
+            self._judge.judge(record, starts=sum(self._starts.values()))
         return record, score
 
     def lost(self, claim_id: str, reason: str, *, stopping: bool = False) -> None:
@@ -290,27 +269,15 @@ class Driver:
         return self._start(trial.number, trial.parameters, host, role, round_)
 
     def _start(self, number: int, values: Values, host: str, role: Role, round_: int) -> TrialSpec:
-        session = self.sessions[host]
-        claim_id = secrets.token_hex(16)
-        nonce = session.recipe.nonce(f"{self.config.name}-{number}-{claim_id[:8]}")
-        trial = self._trial(number)
-        reference = None if trial.reference else self._reference(host)
-        spec = TrialSpec(
-            study=self.config.name,
+        spec = make_spec(
+            self.config,
+            self.stored,
+            self.sessions[host],
             number=number,
-            claim_id=claim_id,
-            plan=session.plan,
-            lease=session.lease,
-            launch=session.recipe.launch(values, nonce),
-            intents=session.recipe.intents(values),
-            nonce=nonce,
-            buckets=_order(self.config.workload.buckets),
-            measure=_settings(self.config),
-            answers=replace(self._answers, reference=self._first_reference_start(host, trial)[0]),
-            prompts_seed=zlib.crc32(f"{self.config.name}/{self.config.study.seed}".encode()),
-            prune=self._prune_rule(host, reference) if role is Role.SEARCH else None,
-            fingerprint=self._first_reference_start(host, trial)[1],
-            role=str(Role.REFERENCE if trial.reference else role),
+            values=values,
+            reference=self._trial(number).reference,
+            role=role,
+            answers=self._answers,
         )
         self._repository.begin_start(
             self.config.name,
@@ -318,47 +285,17 @@ class Driver:
             role=role,
             round_=round_,
             host=host,
-            claim_id=claim_id,
-            nonce=nonce.value,
+            claim_id=spec.claim_id,
+            nonce=spec.nonce.value,
             owner=self._owner,
             argv=spec.launch.texts(),
         )
-        self._flying[claim_id] = (spec, role, round_)
+        self._flying[spec.claim_id] = (spec, role, round_)
         self._starts[host] += 1
         return spec
 
     def _trial(self, number: int) -> StoredTrial:
         return next(t for t in self.stored.trials if t.number == number)
-
-    def _reference(self, host: str) -> Reference | None:
-        """The host's last reference."""
-        scored = [start for _, start in references_of(self.stored, host) if start.score is not None]
-        return as_reference(scored[-1]) if scored else None
-
-    def _first_reference_start(
-        self, host: str, trial: StoredTrial
-    ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Greedy texts and fingerprint of the host's first reference; empty for a reference."""
-        if not trial.reference:
-            for _, start in references_of(self.stored, host):
-                if start.record is not None:
-                    return start.record.texts, start.record.fingerprint
-        return {}, {}
-
-    def _prune_rule(self, host: str, reference: Reference | None) -> PruneRule | None:
-        """Arithmetic scores only: their optimistic end is a plain sum."""
-        if reference is None or self.config.score.aggregate != "arithmetic":
-            return None
-        starts = [s for t in self.stored.trials for s in t.starts if s.host == host]
-        scored = [s.score.value for s in starts if s.score is not None and not s.violations]
-        best: dict[str, float] = {}
-        for bucket in (b for s in starts for b in s.buckets if b.valid):
-            best[bucket.key] = max(best.get(bucket.key, 0.0), bucket.output_tok_per_s)
-        return PruneRule(
-            weights={b.key: b.weight for b in self.config.workload.buckets},
-            best=best,
-            incumbent=max(scored, default=0.0),
-        )
 
     # -- inside: taking endings -------------------------------------------------------------------
     def _score(self, trial: StoredTrial, record: StartRecord, host: str) -> Score | None:
@@ -367,7 +304,7 @@ class Driver:
             record.coding,
             workload=self.config.workload,
             rule=rule_of(self.config),
-            reference=None if trial.reference else self._reference(host),
+            reference=None if trial.reference else last_reference(self.stored, host),
         )
 
     def _tell(
@@ -389,82 +326,3 @@ class Driver:
         state = tell_ending(self._study, trial, record.ending, saved, again=again)
         self._repository.end_trial(self.config.name, trial.number, state)
         self._repository.mark_told(self.config.name, trial.number)
-
-    def _require_room(self, host: str, record: StartRecord) -> None:
-        """The largest bucket must fit into what the reference admits at once."""
-        largest = self.config.workload.largest_concurrency
-        limit = int(record.fingerprint.get(LIMIT, largest))
-        if largest > limit:
-            raise StudyError(
-                f"a bucket asks for {largest} requests at once, but the reference on {host} "
-                f"admits {limit}",
-                hint="add --max-running-requests to the fixed flags, or drop the bucket",
-            )
-
-    def _judge_host(self, host: str, record: StartRecord) -> None:
-        """A host that cannot be reached or is no longer ours gets no further start."""
-        if record.failure is not None and record.failure.kind in _HOST_IS_GONE:
-            self.sessions[host].lose(TargetError(record.failure.message))
-
-    def _judge_study(self, record: StartRecord) -> None:
-        """The same failure again and again would only cost GPU time."""
-        if record.failure is None or record.ending is not Ending.FAILED:
-            self._failures.clear()
-            return
-        failure = record.failure
-        if failure.kind == DropInConflict.__name__:
-            raise StudyError(f"the study stops: {failure.message}")
-        self._failures.append(failure)
-        self._failed += 1
-        if self._failed > max(FAILED_LEAST, sum(self._starts.values()) / 2):
-            raise FailureRateExceeded(
-                f"the study stops: {self._failed} of {sum(self._starts.values())} starts of this "
-                f"run failed, the last one: {failure.message}"
-            )
-        if failure.link:
-            self._broken_links[failure.link] += 1
-            if self._broken_links[failure.link] >= SAME_LINK_MOST:
-                raise FailureRateExceeded(
-                    f"the study stops: the same proof link broke twice: {failure.message}",
-                    hint="the server does not run what it is told; no such trial was scored",
-                )
-        most = self.config.study.same_failure_most
-        if [f.kind for f in self._failures[-most:]] == [failure.kind] * most:
-            raise FailureRateExceeded(
-                f"the study stops: {most} starts in a row failed alike: {failure.message}",
-                hint="once the reason is gone, run it again: it goes on where it stopped",
-            )
-
-
-_HOST_IS_GONE = frozenset(
-    {
-        *(LeaseLost.__name__, ConnectError.__name__, "HostKeyError", "AuthenticationError"),
-        *("CommandTimeout", "RestoreFailed"),
-    }
-)
-
-
-def rule_of(config: StudyConfig) -> Rule:
-    """The scoring rule of an objective."""
-    section = config.score
-    return Rule(
-        aggregate=section.aggregate,
-        penalty=section.penalty,
-        floor=section.floor,
-        ttft_p99_ms=section.ttft_p99_ms,
-        tpot_p99_ms=section.tpot_p99_ms,
-    )
-
-
-def _settings(config: StudyConfig) -> MeasureSettings:
-    return MeasureSettings(**config.measure.model_dump())
-
-
-def _order(buckets: tuple[Bucket, ...]) -> tuple[Bucket, ...]:
-    """The fullest bucket first: it shows an out-of-memory before the others are paid for.
-
-    Then by weight: the score is decided, and a hopeless start stopped, after the fewest buckets.
-    """
-    fullest = max(buckets, key=lambda b: (b.context_tokens * b.concurrency, b.weight))
-    rest = sorted((b for b in buckets if b is not fullest), key=lambda b: -b.weight)
-    return (fullest, *rest)

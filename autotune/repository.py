@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
-from enum import StrEnum
+from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, selectinload
 
+from autotune.definition_differences import differences
 from autotune.definition_files import comparable
 from autotune.errors import StudyMismatch, UnknownStudy
-from autotune.measurement import (
-    BucketMeasurement,
-    BucketQuality,
-    CodingResult,
-    Ending,
-    Evidence,
-    FailureRecord,
-    Interval,
-    StartRecord,
-)
+from autotune.measurement import BucketMeasurement, StartRecord
 from autotune.objective import Score
-from autotune.records import (
-    BucketRow,
-    CodingRow,
-    EvidenceRow,
-    HostRow,
-    StartRow,
-    StudyRow,
-    TrialRow,
-)
-from autotune.sglang.masking import mask_text, masked_words
+from autotune.records import CodingRow, EvidenceRow, HostRow, StartRow, StudyRow, TrialRow
+from autotune.rows import bucket_row, plain_original, storable, stored_trial
+from autotune.sglang.masking import masked_words
 from autotune.storage import storage_errors
+from autotune.stored import Role, StoredHost, StoredScore, StoredStart, StoredStudy, StoredTrial
 from autotune.supervisors.base import Original, Owner
 
 __all__ = [
@@ -49,83 +33,6 @@ __all__ = [
     "StoredStudy",
     "StoredTrial",
 ]
-
-
-class Role(StrEnum):
-    """Why a start was made."""
-
-    SEARCH = "search"
-    REFERENCE = "reference"
-    FINAL = "final"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredScore:
-    """The score saved with a start; units as in `autotune.objective.Score`."""
-
-    value: float
-    interval: Interval
-    ratio: float
-    gate: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class StoredStart:
-    """One server start with everything that was measured on it.
-
-    Attributes:
-        record: None while it runs, or when its driver died before it ended.
-    """
-
-    role: Role
-    round: int
-    host: str
-    claim_id: str
-    nonce: str
-    owner: Owner
-    argv: tuple[str, ...]
-    started_at_s: float
-    record: StartRecord | None
-    score: StoredScore | None
-    violations: tuple[str, ...]
-    buckets: tuple[BucketMeasurement, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTrial:
-    """One trial; `starts[0]` is the start it was made for, the others are repeats of it."""
-
-    number: int
-    parameters: Mapping[str, Any]
-    reference: bool
-    retry_of: int | None
-    state: str
-    told: bool
-    starts: tuple[StoredStart, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredHost:
-    host: str
-    original: Mapping[str, Any]
-    lease_id: str
-    taken_at_s: float
-    restored_at_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredStudy:
-    """A whole study as it is stored."""
-
-    name: str
-    definition: Mapping[str, Any]
-    fingerprint: str
-    provenance: Mapping[str, Any]
-    created_at_s: float
-    driver: Owner | None
-    verdict: Mapping[str, Any] | None
-    hosts: tuple[StoredHost, ...]
-    trials: tuple[StoredTrial, ...]
 
 
 class Repository:
@@ -166,9 +73,7 @@ class Repository:
                 )
                 return True
             if row.fingerprint != fingerprint:
-                changes = "; ".join(
-                    _differences(comparable(row.definition), comparable(definition))
-                )
+                changes = "; ".join(differences(comparable(row.definition), comparable(definition)))
                 raise StudyMismatch(
                     f"the definition of study {name!r} has changed since it was started: {changes}",
                     hint="put it back, or copy it under another name to start a new study",
@@ -212,7 +117,7 @@ class Repository:
                     StoredHost(h.host, h.original, h.lease_id, h.taken_at_s, h.restored_at_s)
                     for h in hosts
                 ),
-                trials=tuple(_stored_trial(trial) for trial in trials),
+                trials=tuple(stored_trial(trial) for trial in trials),
             )
 
     def set_driver(self, name: str, owner: Owner | None) -> None:
@@ -233,7 +138,7 @@ class Repository:
             if row is None:
                 row = HostRow(study_id=study.id, host=host)
                 session.add(row)
-            row.original = _storable(_plain_original(original))
+            row.original = storable(plain_original(original))
             row.lease_id = lease_id
             row.taken_at_s = time.time()
             row.restored_at_s = None
@@ -291,7 +196,7 @@ class Repository:
                     claim_id=claim_id,
                     nonce=nonce,
                     owner=asdict(owner),
-                    argv=_storable(masked_words(argv)),
+                    argv=storable(masked_words(argv)),
                     started_at_s=time.time(),
                 )
             )
@@ -301,7 +206,7 @@ class Repository:
         with self._session() as session:
             start = self._start(session, claim_id)
             if bucket.key not in {f"{b.context_tokens}x{b.concurrency}" for b in start.buckets}:
-                start.buckets.append(_bucket_row(bucket))
+                start.buckets.append(bucket_row(bucket))
 
     def end_start(self, claim_id: str, record: StartRecord, score: Score | None) -> None:
         """Save how a start ended, with everything measured on it."""
@@ -310,12 +215,12 @@ class Repository:
             for column in ("invocation_id", "stop_s", "load_s", "measure_s", "ended_at_s"):
                 setattr(start, column, getattr(record, column))
             start.ending = record.ending
-            start.failure = _storable(asdict(record.failure)) if record.failure else None
-            start.fingerprint = _storable(record.fingerprint)
-            start.texts = _storable(record.texts)
+            start.failure = storable(asdict(record.failure)) if record.failure else None
+            start.fingerprint = storable(record.fingerprint)
+            start.texts = storable(record.texts)
             kept = {f"{b.context_tokens}x{b.concurrency}" for b in start.buckets}
-            start.buckets.extend(_bucket_row(b) for b in record.buckets if b.key not in kept)
-            start.evidence = [EvidenceRow(**_storable(asdict(link))) for link in record.proof]
+            start.buckets.extend(bucket_row(b) for b in record.buckets if b.key not in kept)
+            start.evidence = [EvidenceRow(**storable(asdict(link))) for link in record.proof]
             if record.coding is not None:
                 start.coding = CodingRow(
                     passed=record.coding.passed,
@@ -362,144 +267,3 @@ class Repository:
     @staticmethod
     def _start(session: Session, claim_id: str) -> StartRow:
         return session.scalars(select(StartRow).where(StartRow.claim_id == claim_id)).one()
-
-
-_ABSENT = object()
-
-
-def _storable(value: Any) -> Any:
-    """Text that every database takes: no NUL, no half of a surrogate pair."""
-    if isinstance(value, str):
-        return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, Mapping):
-        return {_storable(key): _storable(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_storable(one) for one in value]
-    return value
-
-
-# -- rows <-> values ------------------------------------------------------------------------------
-
-_COLUMNS = frozenset(
-    {
-        *("context_tokens", "concurrency", "output_tokens", "weight", "output_tok_per_s"),
-        *("accept_length", "ttft_ms", "tpot_ms", "valid"),
-    }
-)
-
-
-def _bucket_row(bucket: BucketMeasurement) -> BucketRow:
-    whole = asdict(bucket)
-    interval = whole.pop("interval")
-    columns = {key: whole.pop(key) for key in _COLUMNS}
-    return BucketRow(**columns, low=interval["low"], high=interval["high"], details=whole)
-
-
-def _bucket(row: BucketRow) -> BucketMeasurement:
-    details = dict(row.details)
-    details["marks"] = tuple(BucketQuality(mark) for mark in details["marks"])
-    known = {f.name for f in fields(BucketMeasurement)}
-    return BucketMeasurement(
-        **{key: getattr(row, key) for key in _COLUMNS},
-        interval=Interval(row.low, row.high),
-        **{key: value for key, value in details.items() if key in known},
-    )
-
-
-def _stored_trial(row: TrialRow) -> StoredTrial:
-    return StoredTrial(
-        number=row.number,
-        parameters=row.parameters,
-        reference=row.reference,
-        retry_of=row.retry_of,
-        state=row.state,
-        told=row.told,
-        starts=tuple(_stored_start(start) for start in row.starts),
-    )
-
-
-def _stored_start(row: StartRow) -> StoredStart:
-    buckets = tuple(_bucket(bucket) for bucket in row.buckets)
-    score = None
-    if row.score is not None and row.score_low is not None and row.score_high is not None:
-        interval = Interval(row.score_low, row.score_high)
-        gate = 1.0 if row.score_gate is None else row.score_gate
-        score = StoredScore(row.score, interval, row.score_ratio or 0.0, gate)
-    record = None
-    if row.ending is not None:
-        failure = row.failure and FailureRecord(
-            **{**row.failure, "log_tail": tuple(row.failure["log_tail"])}
-        )
-        record = StartRecord(
-            ending=Ending(row.ending),
-            proof=tuple(
-                Evidence(e.link, e.wanted, e.seen, e.ok, e.at_s, e.raw) for e in row.evidence
-            ),
-            buckets=buckets,
-            coding=_coding(row.coding) if row.coding is not None else None,
-            texts=row.texts,
-            failure=failure or None,
-            invocation_id=row.invocation_id,
-            fingerprint=row.fingerprint,
-            stop_s=row.stop_s,
-            load_s=row.load_s,
-            measure_s=row.measure_s,
-            started_at_s=row.started_at_s,
-            ended_at_s=row.ended_at_s or 0.0,
-        )
-    return StoredStart(
-        role=Role(row.role),
-        round=row.round,
-        host=row.host,
-        claim_id=row.claim_id,
-        nonce=row.nonce,
-        owner=Owner(**row.owner),
-        argv=tuple(row.argv),
-        started_at_s=row.started_at_s,
-        record=record,
-        score=score,
-        violations=tuple(row.violations),
-        buckets=buckets,
-    )
-
-
-def _coding(row: CodingRow) -> CodingResult:
-    return CodingResult(
-        samples=row.samples,
-        passed=row.passed,
-        failed=row.failed,
-        outcomes=row.outcomes,
-        wall_s=row.wall_s,
-    )
-
-
-def _plain_original(original: Original) -> dict[str, Any]:
-    """The service as found, without secrets: what to go back to lies on the host."""
-    return {
-        "argv": list(masked_words(original.launch.texts())),
-        "live_argv": list(masked_words(original.live_argv)),
-        "live_environ": sorted(original.live_environ),
-        "active": original.active,
-        "enabled": original.enabled,
-        "files": dict(original.files),
-        "fragment": mask_text(original.fragment),
-        "fragment_sha256": hashlib.sha256(original.fragment.encode()).hexdigest(),
-        "taken_at_s": original.taken_at_s,
-    }
-
-
-def _differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """`service.unit: 'a' became 'b'` for every leaf that differs."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        return [
-            line
-            for key in sorted({*old, *new})
-            for line in _differences(
-                old.get(key, _ABSENT), new.get(key, _ABSENT), f"{path}.{key}" if path else key
-            )
-        ]
-    return [] if old == new else [f"{path}: {_worded(old)} became {_worded(new)}"]
-
-
-def _worded(value: Any) -> str:
-    return "absent" if value is _ABSENT else repr(value)

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune import __version__, definitions
 from autotune.answers import Answers, greedy_prompts
+from autotune.audience import Audience
 from autotune.coding.suite import TaskSample, load_suite, task_samples
 from autotune.concluding import conclude, contenders
 from autotune.config import StudyConfig
@@ -32,9 +33,6 @@ from autotune.storage import open_engine, open_optuna, storage_url
 from autotune.study import TrialStudy
 from autotune.supervisors.owner import owner_here, owner_lives
 
-if TYPE_CHECKING:
-    from autotune.cli.live import Live
-
 __all__ = ["dry", "run_study"]
 
 log = logging.getLogger(__name__)
@@ -46,7 +44,7 @@ def run_study(
     storage: str | None,
     executor: str,
     ray_address: str,
-    live: Live,
+    live: Audience,
 ) -> None:
     """Run a study until its budget is spent and say what it found.
 

@@ -17,6 +17,7 @@ from rich.live import Live as RichLive
 from rich.table import Table
 from sqlalchemy.engine import make_url
 
+from autotune.audience import Watcher
 from autotune.cli.options import print_json
 from autotune.concluding import Conclusion
 from autotune.config import StudyConfig
@@ -24,7 +25,6 @@ from autotune.definitions import folder_roots
 from autotune.measurement import BucketMeasurement, StartRecord
 from autotune.objective import Score
 from autotune.repository import StoredStudy
-from autotune.runners.base import Watcher
 from autotune.space import Values, value_to_file
 from autotune.storage import DEFAULT_URL
 from autotune.trial import Phase, TrialSpec

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
+from autotune.audience import Watcher
 from autotune.driver import Driver
-from autotune.measurement import BucketMeasurement, StartRecord
-from autotune.objective import Score
-from autotune.trial import Phase, TrialSpec
 
-__all__ = ["Runner", "Watcher"]
-
-
-@dataclass(frozen=True, slots=True)
-class Watcher:
-    """What the live view is told; called in the driver process."""
-
-    started: Callable[[TrialSpec], None] = lambda spec: None
-    phase: Callable[[TrialSpec, Phase], None] = lambda spec, phase: None
-    bucket: Callable[[TrialSpec, BucketMeasurement], None] = lambda spec, bucket: None
-    ended: Callable[[TrialSpec, StartRecord, Score | None], None] = lambda spec, record, score: None
+__all__ = ["Runner"]
 
 
 class Runner(Protocol):

@@ -17,9 +17,9 @@ from typing import Any
 
 import psutil
 
+from autotune.audience import Watcher
 from autotune.driver import Driver
 from autotune.errors import StudyError
-from autotune.runners.base import Watcher
 
 __all__ = ["RayRunner"]
 

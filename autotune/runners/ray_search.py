@@ -11,10 +11,10 @@ from typing import Any
 from ray import tune
 from ray.tune.search import Searcher
 
+from autotune.audience import Watcher
 from autotune.driver import Driver, Nothing
 from autotune.errors import AutotuneError
 from autotune.measurement import BucketMeasurement, StartRecord
-from autotune.runners.base import Watcher
 from autotune.runners.work import work
 from autotune.trial import Notes, Phase, TrialSpec
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from autotune.audience import Watcher
 from autotune.driver import Driver, Nothing
 from autotune.measurement import BucketMeasurement
-from autotune.runners.base import Watcher
 from autotune.runners.work import work
 from autotune.trial import Notes, Phase, TrialSpec
 

@@ -23,6 +23,7 @@ from enum import StrEnum
 
 from autotune import stats
 from autotune.answers import Answers, corruption, sample_key
+from autotune.audience import Watcher
 from autotune.coding.evaluate import Outcome
 from autotune.config import StudyConfig
 from autotune.driver import Driver, Nothing
@@ -39,7 +40,6 @@ from autotune.measurement import (
     StartRecord,
 )
 from autotune.opening import plan_host
-from autotune.runners.base import Watcher
 from autotune.supervisors.base import Launch, Lease, Original, Owner, Word
 from autotune.testing.sglang_server.answers import Model
 from autotune.testing.sglang_server.args import parse

@@ -19,6 +19,7 @@ from sqlalchemy.engine import Engine
 
 from autotune import definitions
 from autotune.answers import Answers, greedy_prompts
+from autotune.audience import Watcher
 from autotune.coding.suite import load_suite, task_samples
 from autotune.concluding import Conclusion, conclude, contenders
 from autotune.config import StudyConfig, load_study
@@ -26,7 +27,6 @@ from autotune.driver import Driver
 from autotune.errors import StudyError
 from autotune.exporting import choose
 from autotune.repository import Repository, Role, StoredStart, StoredStudy, StoredTrial
-from autotune.runners.base import Watcher
 from autotune.search import make_sampler
 from autotune.session import HostSession
 from autotune.space import Values

@@ -1,0 +1,144 @@
+"""Rows of our tables from values, and values from rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from autotune.measurement import (
+    BucketMeasurement,
+    BucketQuality,
+    CodingResult,
+    Ending,
+    Evidence,
+    FailureRecord,
+    Interval,
+    StartRecord,
+)
+from autotune.records import BucketRow, CodingRow, StartRow, TrialRow
+from autotune.sglang.masking import mask_text, masked_words
+from autotune.stored import Role, StoredScore, StoredStart, StoredTrial
+from autotune.supervisors.base import Original, Owner
+
+__all__ = ["bucket_row", "plain_original", "storable", "stored_trial"]
+
+
+def storable(value: Any) -> Any:
+    """Text that every database takes: no NUL, no half of a surrogate pair."""
+    if isinstance(value, str):
+        return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, Mapping):
+        return {storable(key): storable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable(one) for one in value]
+    return value
+
+
+_COLUMNS = frozenset(
+    {
+        *("context_tokens", "concurrency", "output_tokens", "weight", "output_tok_per_s"),
+        *("accept_length", "ttft_ms", "tpot_ms", "valid"),
+    }
+)
+
+
+def bucket_row(bucket: BucketMeasurement) -> BucketRow:
+    whole = asdict(bucket)
+    interval = whole.pop("interval")
+    columns = {key: whole.pop(key) for key in _COLUMNS}
+    return BucketRow(**columns, low=interval["low"], high=interval["high"], details=whole)
+
+
+def _bucket(row: BucketRow) -> BucketMeasurement:
+    details = dict(row.details)
+    details["marks"] = tuple(BucketQuality(mark) for mark in details["marks"])
+    known = {f.name for f in fields(BucketMeasurement)}
+    return BucketMeasurement(
+        **{key: getattr(row, key) for key in _COLUMNS},
+        interval=Interval(row.low, row.high),
+        **{key: value for key, value in details.items() if key in known},
+    )
+
+
+def stored_trial(row: TrialRow) -> StoredTrial:
+    return StoredTrial(
+        number=row.number,
+        parameters=row.parameters,
+        reference=row.reference,
+        retry_of=row.retry_of,
+        state=row.state,
+        told=row.told,
+        starts=tuple(_stored_start(start) for start in row.starts),
+    )
+
+
+def _stored_start(row: StartRow) -> StoredStart:
+    buckets = tuple(_bucket(bucket) for bucket in row.buckets)
+    score = None
+    if row.score is not None and row.score_low is not None and row.score_high is not None:
+        interval = Interval(row.score_low, row.score_high)
+        gate = 1.0 if row.score_gate is None else row.score_gate
+        score = StoredScore(row.score, interval, row.score_ratio or 0.0, gate)
+    record = None
+    if row.ending is not None:
+        failure = row.failure and FailureRecord(
+            **{**row.failure, "log_tail": tuple(row.failure["log_tail"])}
+        )
+        record = StartRecord(
+            ending=Ending(row.ending),
+            proof=tuple(
+                Evidence(e.link, e.wanted, e.seen, e.ok, e.at_s, e.raw) for e in row.evidence
+            ),
+            buckets=buckets,
+            coding=_coding(row.coding) if row.coding is not None else None,
+            texts=row.texts,
+            failure=failure or None,
+            invocation_id=row.invocation_id,
+            fingerprint=row.fingerprint,
+            stop_s=row.stop_s,
+            load_s=row.load_s,
+            measure_s=row.measure_s,
+            started_at_s=row.started_at_s,
+            ended_at_s=row.ended_at_s or 0.0,
+        )
+    return StoredStart(
+        role=Role(row.role),
+        round=row.round,
+        host=row.host,
+        claim_id=row.claim_id,
+        nonce=row.nonce,
+        owner=Owner(**row.owner),
+        argv=tuple(row.argv),
+        started_at_s=row.started_at_s,
+        record=record,
+        score=score,
+        violations=tuple(row.violations),
+        buckets=buckets,
+    )
+
+
+def _coding(row: CodingRow) -> CodingResult:
+    return CodingResult(
+        samples=row.samples,
+        passed=row.passed,
+        failed=row.failed,
+        outcomes=row.outcomes,
+        wall_s=row.wall_s,
+    )
+
+
+def plain_original(original: Original) -> dict[str, Any]:
+    """The service as found, without secrets: what to go back to lies on the host."""
+    return {
+        "argv": list(masked_words(original.launch.texts())),
+        "live_argv": list(masked_words(original.live_argv)),
+        "live_environ": sorted(original.live_environ),
+        "active": original.active,
+        "enabled": original.enabled,
+        "files": dict(original.files),
+        "fragment": mask_text(original.fragment),
+        "fragment_sha256": hashlib.sha256(original.fragment.encode()).hexdigest(),
+        "taken_at_s": original.taken_at_s,
+    }

@@ -1,0 +1,118 @@
+"""From a stored study to the next start's specification.  Pure but for the drawn claim id."""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+
+from autotune.answers import Answers
+from autotune.benchmark.measure import MeasureSettings
+from autotune.config import StudyConfig
+from autotune.objective import Reference, Rule
+from autotune.pruning import PruneRule
+from autotune.session import HostSession
+from autotune.space import Values
+from autotune.standing import as_reference, references_of
+from autotune.stored import Role, StoredStudy
+from autotune.trial import TrialSpec
+from autotune.workload import Bucket
+
+__all__ = ["last_reference", "make_spec", "rule_of"]
+
+
+def make_spec(
+    config: StudyConfig,
+    stored: StoredStudy,
+    session: HostSession,
+    *,
+    number: int,
+    values: Values,
+    reference: bool,
+    role: Role,
+    answers: Answers,
+) -> TrialSpec:
+    """The start of one trial's parameters on one host.
+
+    Args:
+        reference: Whether the trial is a host's reference: it is compared with nothing.
+    """
+    host = session.plan.host
+    claim_id = secrets.token_hex(16)
+    nonce = session.recipe.nonce(f"{config.name}-{number}-{claim_id[:8]}")
+    texts, fingerprint = ({}, {}) if reference else _first_reference_start(stored, host)
+    last = None if reference else last_reference(stored, host)
+    return TrialSpec(
+        study=config.name,
+        number=number,
+        claim_id=claim_id,
+        plan=session.plan,
+        lease=session.lease,
+        launch=session.recipe.launch(values, nonce),
+        intents=session.recipe.intents(values),
+        nonce=nonce,
+        buckets=_order(config.workload.buckets),
+        measure=MeasureSettings(**config.measure.model_dump()),
+        answers=replace(answers, reference=texts),
+        prompts_seed=zlib.crc32(f"{config.name}/{config.study.seed}".encode()),
+        prune=_prune_rule(config, stored, host, last) if role is Role.SEARCH else None,
+        fingerprint=fingerprint,
+        role=str(Role.REFERENCE if reference else role),
+    )
+
+
+def last_reference(stored: StoredStudy, host: str) -> Reference | None:
+    """The host's last reference with a score."""
+    scored = references_of(stored, host)
+    return as_reference(scored[-1][1]) if scored else None
+
+
+def rule_of(config: StudyConfig) -> Rule:
+    """The scoring rule of an objective."""
+    section = config.score
+    return Rule(
+        aggregate=section.aggregate,
+        penalty=section.penalty,
+        floor=section.floor,
+        ttft_p99_ms=section.ttft_p99_ms,
+        tpot_p99_ms=section.tpot_p99_ms,
+    )
+
+
+def _first_reference_start(
+    stored: StoredStudy, host: str
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Greedy texts and fingerprint of the host's first reference; empty without one."""
+    for _, start in references_of(stored, host):
+        if start.record is not None:
+            return start.record.texts, start.record.fingerprint
+    return {}, {}
+
+
+def _prune_rule(
+    config: StudyConfig, stored: StoredStudy, host: str, reference: Reference | None
+) -> PruneRule | None:
+    """Arithmetic scores only: their optimistic end is a plain sum."""
+    if reference is None or config.score.aggregate != "arithmetic":
+        return None
+    starts = [s for t in stored.trials for s in t.starts if s.host == host]
+    scored = [s.score.value for s in starts if s.score is not None and not s.violations]
+    best: dict[str, float] = {}
+    for bucket in (b for s in starts for b in s.buckets if b.valid):
+        best[bucket.key] = max(best.get(bucket.key, 0.0), bucket.output_tok_per_s)
+    return PruneRule(
+        weights={b.key: b.weight for b in config.workload.buckets},
+        best=best,
+        incumbent=max(scored, default=0.0),
+    )
+
+
+def _order(buckets: tuple[Bucket, ...]) -> tuple[Bucket, ...]:
+    """The fullest bucket first: it shows an out-of-memory before the others are paid for.
+
+    Then by weight: the score is decided, and a hopeless start stopped, after the fewest buckets.
+    """
+    fullest = max(buckets, key=lambda b: (b.context_tokens * b.concurrency, b.weight))
+    rest = sorted((b for b in buckets if b is not fullest), key=lambda b: -b.weight)
+    return (fullest, *rest)
