@@ -152,19 +152,23 @@ class PromptSet:
     seed: int
     key: str
     context_tokens: int
-    library: PromptLibrary
+    prompt_library: PromptLibrary
     counts: PieceCounts
     offset_tokens: float = 0.0
     _first: tuple[int, ...] = field(init=False, repr=False)
     _at: tuple[int, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        order = list(range(len(self.library.words)))
+        order = list(range(len(self.prompt_library.words)))
         random.Random(f"{self.seed}/{self.key}/first").shuffle(order)
         object.__setattr__(self, "_first", tuple(order))
         sizes = (
-            *(len(self.library.words), len(self.library.tasks), len(self.library.asks)),
-            len(self.library.fillers),
+            *(
+                len(self.prompt_library.words),
+                len(self.prompt_library.tasks),
+                len(self.prompt_library.asks),
+            ),
+            len(self.prompt_library.fillers),
         )
         object.__setattr__(self, "_at", tuple(itertools.accumulate(sizes)))
 
@@ -182,7 +186,7 @@ class PromptSet:
 
     def _compose(self, index: int) -> tuple[str, float]:
         rng = random.Random(f"{self.seed}/{self.key}/{index}")
-        library, tokens = self.library, self.counts.tokens
+        library, tokens = self.prompt_library, self.counts.tokens
         at_task, at_ask, at_filler, at_fragment = self._at
         words = [self._first[index % len(self._first)]]
         words += rng.sample(range(len(library.words)), _PHRASE_WORDS - 1)

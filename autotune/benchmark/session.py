@@ -146,7 +146,7 @@ class Benchmark:
             seed=self._seed,
             key=f"{key}/{number}",
             context_tokens=context_tokens,
-            library=self._library,
+            prompt_library=self._library,
             counts=self._counts,
         )
         return await fit_offset(prompts, self._client)
