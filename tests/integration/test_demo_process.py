@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 ONE_HOST = ("--executor", "serial", "--host", "alone")
 TRIALS = 3
-FINAL_STARTS = 2 * 2  # rounds x (reference and one finalist)
+FINAL_STARTS = 3 * 2  # rounds x (reference and one finalist)
 
 
 def scored(study: SmallStudy) -> Counter[int]:
