@@ -18,6 +18,7 @@ from autotune.config import StudyConfig
 from autotune.errors import ConfigError, NotApplied
 from autotune.exporting import Choice
 from autotune.hosts import HostPlan, open_supervisor
+from autotune.interrupts import undisturbed
 from autotune.measurement import Ending
 from autotune.opening import Found, look, plan_host
 from autotune.proof import Nonce
@@ -132,7 +133,8 @@ def _apply(
         supervisor.keep_export(lease, launch, text)
         kept = True
     finally:
-        session.leave() if kept else session.restore()
+        with undisturbed((plan.host,)):
+            session.leave() if kept else session.restore()
     say(f"{plan.host}: applied; `autotune export --undo --study {config.name}` takes it back")
 
 

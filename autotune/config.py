@@ -106,6 +106,7 @@ def load_study(name: str) -> StudyConfig:
         space.validate(space.deployed())
     except SearchSpaceError as error:
         raise SearchSpaceError(where(("parameters",), error.message), hint=error.hint) from error
+    _check_flags(file, parameters, where)
     enqueue = _enqueued(file, space, where)
     objective_path = definitions.find("objectives", file.study.objective, beside=path)
     objective = load_objective(objective_path)
@@ -170,6 +171,34 @@ def _parameter(name: str, section: ParameterSection, where: Where) -> Parameter:
         raise SearchSpaceError(
             where(("parameters", name), error.message), hint=error.hint
         ) from error
+
+
+def _check_flags(file: StudyFile, parameters: tuple[Parameter, ...], where: Where) -> None:
+    """Each flag and variable is set by one part of the study alone."""
+    carried_by: dict[str, str] = {}
+    for parameter in parameters:
+        for carrier in filter(None, (parameter.flag, *parameter.aliases, parameter.env)):
+            if carrier in carried_by:
+                raise SearchSpaceError(
+                    where(
+                        ("parameters", parameter.name),
+                        f"{carrier} is tuned by parameters.{carried_by[carrier]} too",
+                    ),
+                    hint="one parameter for each flag",
+                )
+            carried_by[carrier] = parameter.name
+    place = ("service", "fixed_flags")
+    for fixed in file.service.fixed_flags:
+        tuned_by = carried_by.get(fixed.flag)
+        if tuned_by is not None:
+            raise SearchSpaceError(
+                where(
+                    place, f"service.fixed_flags: {fixed.flag} is tuned by parameters.{tuned_by}"
+                ),
+                hint="take it out of fixed_flags, or the parameter out of the study",
+            )
+        if [other.flag for other in file.service.fixed_flags].count(fixed.flag) > 1:
+            raise SearchSpaceError(where(place, f"service.fixed_flags: {fixed.flag} stands twice"))
 
 
 def _enqueued(

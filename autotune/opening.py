@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
-import signal
 import socket
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from urllib.parse import urlsplit
 
 from autotune import definitions
@@ -30,6 +28,7 @@ from autotune.errors import (
     UnitError,
 )
 from autotune.hosts import HostPlan, open_supervisor
+from autotune.interrupts import undisturbed
 from autotune.launch import Recipe, make_recipe
 from autotune.repository import Repository
 from autotune.session import HostSession
@@ -38,7 +37,7 @@ from autotune.sglang.server import ServerInfo, SglangServer
 from autotune.supervisors.base import Original, Owner, Supervisor
 from autotune.supervisors.owner import describe_owner, owner_lives
 
-__all__ = ["Found", "look", "open_sessions", "plan_host", "undisturbed"]
+__all__ = ["Found", "look", "open_sessions", "plan_host", "service_folder"]
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +55,12 @@ def plan_host(config: StudyConfig, host: str) -> HostPlan:
         label, _, given = host.partition(":")
         if given and not (given.isdecimal() and 0 < int(given) < 65536):
             raise ConfigError(f"host {host!r}: {given!r} is no port", hint="label or label:port")
-        port = int(given) if given else _free_port()
+        directory = service_folder(config, label)
+        port = int(given) if given else _standing_port(directory)
         address = "127.0.0.1"
     else:
         label, port, address = host, 0, _address(host, service.ssh_config)
+        directory = Path()
     url = service.base_url.replace("{host}", address).replace("{port}", str(port))
     try:
         url_port = urlsplit(url).port
@@ -85,7 +86,7 @@ def plan_host(config: StudyConfig, host: str) -> HostPlan:
         command=tuple(_fill(word, filled) for word in service.command_words()),
         environment={key: _fill(text, filled) for key, text in service.environment.items()},
         ssh_config=service.ssh_config or "",
-        directory=Path("autotune-data").resolve() / config.name / label,
+        directory=directory,
         api_key=_secret(service.api_key_env),
         admin_api_key=_secret(service.admin_api_key_env),
         stop_timeout_s=service.stop_timeout_s,
@@ -224,24 +225,6 @@ def _restore(
         ) from stopped
 
 
-@contextmanager
-def undisturbed(hosts: tuple[str, ...]) -> Iterator[None]:
-    """No second Ctrl-C or SIGTERM may keep one host from being restored after another."""
-
-    def insist(number: int, frame: FrameType | None) -> None:
-        log.warning("still restoring %s; kill -9 leaves it to the hosts' timers", ", ".join(hosts))
-
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals reach the main thread only
-        return
-    before = {number: signal.signal(number, insist) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _require_room(
     config: StudyConfig, recipe: Recipe, plan: HostPlan, info: ServerInfo | None
 ) -> None:
@@ -302,8 +285,39 @@ def _fill(text: str, filled: Mapping[str, str]) -> str:
     return text
 
 
-def _free_port() -> int:
+def service_folder(config: StudyConfig, label: str) -> Path:
+    """Where a service of the `process` supervisor keeps its lease, state and logs.
+
+    The same for one definition file wherever a command is started: two tuners of one study must
+    meet, and `revert` must find what a killed one left.
+    """
+    chosen = os.environ.get("AUTOTUNE_DATA")
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    root = Path(chosen).resolve() if chosen else Path(state) / "autotune"
+    place = hashlib.sha256(str(config.path.resolve()).encode()).hexdigest()[:8]
+    return root / f"{config.name}-{place}" / label
+
+
+def _standing_port(directory: Path) -> int:
+    """The port that this service had last, so that every command means the same one; another when
+    somebody else has taken it meanwhile."""
+    from autotune.supervisors.process_state import kept_port, read_state
+
+    kept = kept_port(directory)
+    state = read_state(directory / "state.json")
+    if kept and ((state is not None and state.guarded()) or _is_free(kept)):
+        return kept
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import platform
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from autotune import __version__, definitions
@@ -23,7 +21,8 @@ from autotune.driver import Driver
 from autotune.endings import reconcile
 from autotune.errors import ConfigError, StorageError, StudyError
 from autotune.hosts import open_supervisor
-from autotune.opening import look, open_sessions, plan_host, undisturbed
+from autotune.interrupts import terminable, undisturbed
+from autotune.opening import look, open_sessions, plan_host
 from autotune.repository import Repository, StoredStudy
 from autotune.runners.base import Runner
 from autotune.runners.serial import SerialRunner
@@ -57,7 +56,7 @@ def run_study(
     repository = Repository(open_engine(url, create=True))
     _open(config, repository)
     owner = owner_here(config.name)
-    with _only_driver(repository, config.name, owner), _terminable():
+    with _only_driver(repository, config.name, owner), terminable():
         study = TrialStudy(config.name, open_optuna(url), space=config.space)
         study.use(
             make_sampler(
@@ -186,20 +185,6 @@ def _only_driver(repository: Repository, name: str, owner: Any) -> Iterator[None
             repository.set_driver(name, None)
         except StorageError as error:  # must not hide why the run ends
             log.warning("the end of this run could not be saved: %s", error)
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM ends the run like Ctrl-C: hosts are restored on the way out."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _runner(executor: str, ray_address: str, hosts: int) -> Runner:

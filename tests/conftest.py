@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 
 # As the command line does: threads of the linear algebra library only wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -12,3 +15,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # command line that they start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Services of the `process` supervisor leave their logs where this says; not in the user's home.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="state-of-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)

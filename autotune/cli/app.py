@@ -14,6 +14,7 @@ import typer
 
 from autotune.cli import dashboard, db, export, report, revert, run, status, trials, verify
 from autotune.errors import AutotuneError, ConfigError
+from autotune.interrupts import terminable
 
 __all__ = ["app", "main"]
 
@@ -44,7 +45,8 @@ def main() -> None:
     # paramiko logs a traceback for each refused connection; its errors reach the user as ours.
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     try:
-        code = app(standalone_mode=False) or EXIT_DONE
+        with terminable():
+            code = app(standalone_mode=False) or EXIT_DONE
         if code == EXIT_INTERRUPTED:  # the command line library has taken the interrupt
             print("interrupted", file=sys.stderr)
         sys.exit(code)

@@ -2,29 +2,78 @@
 
 from __future__ import annotations
 
-from autotune.cli.options import Host, Study
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from autotune.cli.options import Host
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.hosts import HostPlan
 
 __all__ = ["command"]
 
 
-def command(study: Study, host: Host = None) -> None:
+def command(
+    study: Annotated[
+        str | None,
+        typer.Option("--study", help="Study: a name in search_spaces/, or a path to a .toml file."),
+    ] = None,
+    host: Host = None,
+    unit: Annotated[
+        str | None, typer.Option("--unit", help="With --host: the unit, when there is no study.")
+    ] = None,
+    ssh_config: Annotated[
+        str | None, typer.Option("--ssh-config", help="With --unit: read it instead of your own.")
+    ] = None,
+) -> None:
     """Restore the service of every host now, also where no tuner lives any more.
 
     Needs nothing but the host: what to go back to is kept there.
 
-    Example: autotune revert --study kimi-k26 --host gpu-a
+    Example: autotune revert --host gpu-a --unit llm.service
     """
-    import typer
-
-    from autotune.config import load_study
+    from autotune.errors import ConfigError
     from autotune.hosts import open_supervisor
-    from autotune.opening import plan_host
     from autotune.supervisors.owner import describe_owner
 
-    config = load_study(study).replace_budget(trials=None, hours=None, hosts=tuple(host or ()))
-    for name in config.service.hosts:
-        plan = plan_host(config, name)
+    hosts = tuple(host or ())
+    if unit and not study and hosts:
+        plans = _by_unit(hosts, unit, ssh_config or "")
+    elif study and not unit:
+        plans = _by_study(study, hosts)
+    else:
+        raise ConfigError("say what to restore", hint="--study S, or --host H --unit U")
+    for plan in plans:
         with open_supervisor(plan) as supervisor:
             held = supervisor.revert()
         left = f"restored; it was left by {describe_owner(held)}" if held else "nothing to restore"
         typer.echo(f"{plan.host}: {left}")
+
+
+def _by_unit(hosts: tuple[str, ...], unit: str, ssh_config: str) -> Iterator[HostPlan]:
+    from autotune.hosts import HostPlan
+
+    for name in hosts:
+        yield HostPlan(name, "systemd", base_url="", port=0, unit=unit, ssh_config=ssh_config)
+
+
+def _by_study(study: str, hosts: tuple[str, ...]) -> Iterator[HostPlan]:
+    from autotune.config import load_study
+    from autotune.errors import ConfigError
+    from autotune.opening import plan_host, service_folder
+
+    config = load_study(study).replace_budget(trials=None, hours=None, hosts=())
+    own = {name.partition(":")[0] for name in config.service.hosts}
+    if config.service.supervisor == "process":
+        for name in hosts:
+            label = name.partition(":")[0]
+            if label not in own and not service_folder(config, label).exists():
+                raise ConfigError(
+                    f"study {config.name!r} has no host {label!r} and never had",
+                    hint=f"its hosts: {', '.join(sorted(own))}",
+                )
+    for name in hosts or config.service.hosts:
+        yield plan_host(config, name)

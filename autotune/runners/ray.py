@@ -11,7 +11,6 @@ import logging
 import os
 import shutil
 import signal
-import tempfile
 import threading
 from typing import Any
 
@@ -20,6 +19,7 @@ import psutil
 from autotune.audience import Watcher
 from autotune.driver import Driver
 from autotune.errors import StudyError
+from autotune.runners.scratch import scratch_folder
 
 __all__ = ["RayRunner"]
 
@@ -68,7 +68,7 @@ class RayRunner:
         hosts = len(driver.sessions)
         # Ray opens the mode of its folder, and starts with their keys lie in it: the outer folder
         # keeps others out.  Socket paths are limited to 107 bytes, so both names are short.
-        outer = tempfile.mkdtemp(prefix="autotune-")
+        outer = scratch_folder()
         folder = os.path.join(outer, "ray")
         private: dict[str, Any] = {
             "address": "local",

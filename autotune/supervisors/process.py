@@ -5,6 +5,7 @@ process that started it, or the owner of the lease, is gone.  Everything that an
 this machine has to know lies in one folder::
 
     lock, lease.json   who may change the service      (process_lease.py)
+    port               the port that it was given; later commands mean the same one
     launch.json        what the next start runs; none = the command as it was given
     state.json         the newest start                (written by the guard)
     starts/ID.log      the log of each start           (written by the guard)
@@ -63,6 +64,7 @@ from autotune.supervisors.process_service import (
 from autotune.supervisors.process_state import (
     ServiceState,
     Specification,
+    keep_port,
     process_facts,
     read_state,
     write_json,
@@ -116,11 +118,15 @@ class ProcessSupervisor:
         self._environment = None if environment is None else dict(environment)
         self._stop_timeout_s = stop_timeout_s
         self._log_limit_bytes = log_limit_bytes
+        self._directory = directory
         self._logs = directory / "starts"
         try:
             self._logs.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise UnitError(f"{self._logs} cannot be made: {error.strerror}") from error
+            raise UnitError(
+                f"{self._logs} cannot be made: {error.strerror}",
+                hint="AUTOTUNE_DATA names another folder",
+            ) from error
         self._launch_path = directory / "launch.json"
         self._state_path = directory / "state.json"
         self._error_path = directory / "guard.err"
@@ -218,6 +224,7 @@ class ProcessSupervisor:
                 )
             end_service(self._state_path, timeout_s=self._stop_timeout_s)
             self._launch_path.unlink(missing_ok=True)
+            keep_port(self._directory, self._port)
             lease = Lease(uuid.uuid4().hex, self.host, owner, restore_after_s)
             self._lease_file.write(LeaseRecord(lease))
             return lease

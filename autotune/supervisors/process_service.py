@@ -21,6 +21,7 @@ from autotune.errors import (
 )
 from autotune.supervisors import guard
 from autotune.supervisors.process_state import (
+    ServiceState,
     Specification,
     process_facts,
     read_state,
@@ -33,6 +34,8 @@ __all__ = ["KILL_TIMEOUT_S", "LAUNCH_TIMEOUT_S", "end_service", "start_guarded"]
 KILL_TIMEOUT_S = 10.0
 """How long SIGKILL may take; a process in an uninterruptible call outlives it."""
 LAUNCH_TIMEOUT_S = 30.0
+_GUARD_KILLS_S = 2.0
+"""How long a guard may take to send SIGKILL before it is done without it."""
 _POLL_S = 0.02
 
 
@@ -70,21 +73,23 @@ def end_service(state_path: Path, *, timeout_s: float) -> None:
     state = read_state(state_path)
     if state is None or state.ended():
         return
-    state.signal_guard(signal.SIGTERM)
+    _tell_guard(state, signal.SIGTERM)
     if not state.wait_unguarded(timeout_s):
-        state.signal_guard(signal.SIGUSR1)
-        state.wait_unguarded(KILL_TIMEOUT_S)
-    # A guard that ended by itself left nothing; one that was killed may have.
+        _tell_guard(state, signal.SIGUSR1)
+        state.wait_unguarded(_GUARD_KILLS_S)
+    # A guard that ended by itself left nothing; one that was killed, or that does not do its work
+    # (a debugger holds it), may have.  It goes last: without it nobody would know its children.
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while members := state.members():
         if time.monotonic() >= deadline:
             facts = process_facts(members[0])
             text = command_text(facts.argv) if facts else "no command"
             raise HostBusy(f"pid {members[0]} ({text}) of the service outlived SIGKILL")
-        if not state.guarded():
-            for pid in members:
-                _kill(pid)
+        for pid in members:
+            _kill(pid)
         time.sleep(_POLL_S)
+    state.signal_guard(signal.SIGKILL)
+    state.wait_unguarded(KILL_TIMEOUT_S)
     final = read_state(state_path)
     if final is not None and not final.ended():
         # Its guard was killed: without this, process ids that others get later would count as ours.
@@ -118,6 +123,12 @@ def _refusal(argv: Sequence[str], number: int) -> UnitError | ServerStartError:
     if number == errno.E2BIG:  # the words that were given, not the program
         return ServerStartError(f"the arguments cannot be passed to {argv[0]!r}: {reason}")
     return UnitError(f"{argv[0]!r} cannot be executed: {reason}")
+
+
+def _tell_guard(state: ServiceState, number: signal.Signals) -> None:
+    """Signal the guard, and let it go on: a stopped one (SIGSTOP) takes a signal only then."""
+    state.signal_guard(number)
+    state.signal_guard(signal.SIGCONT)
 
 
 def _kill(pid: int) -> None:

@@ -22,6 +22,8 @@ __all__ = [
     "ServiceState",
     "Specification",
     "State",
+    "keep_port",
+    "kept_port",
     "process_facts",
     "read_state",
     "ticks_to_s",
@@ -183,6 +185,20 @@ def write_json(path: Path, value: object) -> None:
     with open(draft_fd, "wb") as file:
         file.write(json.dumps(value).encode())
     os.replace(draft, path)
+
+
+def kept_port(directory: Path) -> int:
+    """The port that the service of this folder was given last, 0 when it never was."""
+    try:
+        text = (directory / "port").read_text(encoding="ascii")
+    except FileNotFoundError:
+        return 0
+    return int(text) if text.isdecimal() else 0
+
+
+def keep_port(directory: Path, port: int) -> None:
+    """Note the port for later commands."""
+    write_json(directory / "port", port)
 
 
 def process_facts(pid: int) -> ProcessFacts | None:

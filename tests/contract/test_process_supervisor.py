@@ -8,8 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import psutil
@@ -26,6 +27,7 @@ from autotune.errors import (
 from autotune.supervisors.base import Launch, Owner, Supervisor, Word
 from autotune.supervisors.process import ProcessSupervisor
 from autotune.supervisors.process_lease import owner_here
+from autotune.supervisors.process_state import kept_port
 from autotune.testing import supervisor_contract, tiny_server
 from autotune.testing.supervisor_contract import (
     PATIENCE_S,
@@ -362,3 +364,50 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.mark.parametrize("also_held", [False, True], ids=["stopped", "stopped again and again"])
+def test_a_stopped_guard_is_no_shelter(service: ProcessService, also_held: bool) -> None:
+    """A guard under SIGSTOP ends the service once it is let go on; one that stays stopped is
+    killed after everything below it, so that no child is lost."""
+    with claimed(service) as (supervisor, _):
+        start = run(supervisor, service.launch("--grandchild", "--ignore-sigterm"))
+        until_ready(supervisor, start)
+        guard = psutil.Process(start.main_pid).parent()
+        assert guard is not None
+        children = [child.pid for child in guard.children(recursive=True)]
+        assert len(children) == 2
+        with watched(guard.pid, *children) as family:
+            guard.suspend()
+            with holding(guard) if also_held else nullcontext():
+                supervisor.stop(timeout_s=0.2)
+            family.wait()
+        assert not supervisor.identity().running
+        assert supervisor.listener(service.port) is None
+
+
+@contextmanager
+def holding(process: psutil.Process) -> Iterator[None]:
+    """Stop a process again whenever it is let go on, until it is gone."""
+    over = threading.Event()
+
+    def hold() -> None:
+        while not over.wait(0.002):
+            try:
+                process.suspend()
+            except psutil.NoSuchProcess:
+                return
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        yield
+    finally:
+        over.set()
+        holder.join()
+
+
+def test_every_command_means_the_same_port(service: ProcessService) -> None:
+    with claimed(service):
+        assert kept_port(service.directory) == service.port
+    assert kept_port(service.directory.parent) == 0

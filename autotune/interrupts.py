@@ -1,0 +1,58 @@
+"""Signals that end a command: they become KeyboardInterrupt, so that every host is restored."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["terminable", "undisturbed"]
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a command like Ctrl-C: what it changed is put back on the way out.
+
+    A signal that is ignored already (`nohup`) stays ignored.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {
+        number: signal.signal(number, interrupt)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def undisturbed(hosts: tuple[str, ...]) -> Iterator[None]:
+    """No second Ctrl-C, SIGTERM or SIGHUP may keep one host from being restored after another."""
+
+    def insist(number: int, frame: FrameType | None) -> None:
+        log.warning("still restoring %s; kill -9 leaves it to the hosts' timers", ", ".join(hosts))
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread only
+        return
+    before = {
+        number: signal.signal(number, insist)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,47 @@
+"""Signals: each way to end a command restores what it changed, and no second one stops that."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from autotune.interrupts import terminable, undisturbed
+
+
+@pytest.fixture(autouse=True)
+def _handlers() -> Iterator[None]:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_ends_as_by_ctrl_c(number: signal.Signals) -> None:
+    with pytest.raises(KeyboardInterrupt), terminable():
+        os.kill(os.getpid(), number)
+
+
+def test_what_nohup_ignores_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with terminable(), undisturbed(("gpu-a",)):
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_a_restore_goes_on_under_every_signal(caplog: pytest.LogCaptureFixture) -> None:
+    with terminable(), undisturbed(("gpu-a",)):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+    assert caplog.text.count("still restoring gpu-a") == 3
+
+
+def test_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with terminable(), undisturbed(()):
+        pass
+    assert signal.getsignal(signal.SIGTERM) == before
