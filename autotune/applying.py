@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Callable, Mapping
 
 from autotune.answers import Answers
-from autotune.benchmark import MeasureSettings
 from autotune.config import StudyConfig
 from autotune.errors import ConfigError, NotApplied
 from autotune.exporting import Choice
@@ -117,7 +116,7 @@ def _apply(
             intents=found.recipe.intents(choice.parameters),
             nonce=Nonce("", ""),
             buckets=(bucket,),
-            measure=MeasureSettings(**config.measure.model_dump()),
+            measure=config.measure.settings(),
             answers=_no_answers(),
             prompts_seed=config.study.seed,
         )

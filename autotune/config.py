@@ -26,6 +26,7 @@ from autotune.definition_files import (
     StudySection,
     comparable,
 )
+from autotune.doubts import key_of
 from autotune.errors import ConfigError, ObjectiveError, SearchSpaceError
 from autotune.places import Where, nearest, parse, read
 from autotune.space import Parameter, ParameterValue, SearchSpace
@@ -151,7 +152,7 @@ def _parameter(name: str, section: ParameterSection, where: Where) -> Parameter:
         return None if value == "none" else value
 
     try:
-        return Parameter(
+        parameter = Parameter(
             name=name,
             kind=section.kind,
             low=section.low,
@@ -171,6 +172,14 @@ def _parameter(name: str, section: ParameterSection, where: Where) -> Parameter:
         raise SearchSpaceError(
             where(("parameters", name), error.message), hint=error.hint
         ) from error
+    known = {key_of(value) for value in parameter.levels()}
+    for key in section.doubtful:
+        if key not in known:
+            raise SearchSpaceError(
+                where(("parameters", name, "doubtful"), f"{key!r} is no value of {name}"),
+                hint=nearest(key, sorted(known)) or f"values: {', '.join(sorted(known)[:12])}",
+            )
+    return parameter
 
 
 def _check_flags(file: StudyFile, parameters: tuple[Parameter, ...], where: Where) -> None:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from autotune.measure_settings import MeasureSettings
 from autotune.space import ParameterKind
 from autotune.workload import Bucket, Workload
 
@@ -35,6 +36,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Reason = Annotated[str, Field(min_length=3)]
+_MEASURE = MeasureSettings()
 
 
 class Section(BaseModel):
@@ -142,7 +144,8 @@ class ParameterSection(Section):
     """`[parameters.NAME]`: one tuned parameter.
 
     `choices` may hold "none": the flag is left out.  `proof` lists which evidence must show the
-    value; left out, everything that can show it must.
+    value; left out, everything that can show it must.  `doubtful` maps values to the reason why
+    they are doubtful: they are searched nevertheless, and the reason is shown beside them.
     """
 
     kind: ParameterKind
@@ -220,22 +223,25 @@ class MeasureSection(Section):
     loop's lateness) the client is the bottleneck and the bucket is invalid.
     """
 
-    target_half_width: Annotated[float, Field(gt=0, le=0.5)] = 0.02
-    least_windows: Annotated[int, Field(ge=4)] = 8
-    most_windows: Annotated[int, Field(ge=4)] = 40
-    window_s: Positive = 1.0
-    warm_up_most_s: Positive = 60.0
-    request_timeout_s: Positive = 600.0
-    stall_timeout_s: Positive = 60.0
-    error_rate_most: Share = 0.01
-    client_cpu_most: Annotated[float, Field(gt=0, le=1)] = 0.85
-    loop_lag_most_ms: Positive = 20.0
+    target_half_width: Annotated[float, Field(gt=0, le=0.5)] = _MEASURE.target_half_width
+    least_windows: Annotated[int, Field(ge=4)] = _MEASURE.least_windows
+    most_windows: Annotated[int, Field(ge=4)] = _MEASURE.most_windows
+    window_s: Positive = _MEASURE.window_s
+    warm_up_most_s: Positive = _MEASURE.warm_up_most_s
+    request_timeout_s: Positive = _MEASURE.request_timeout_s
+    stall_timeout_s: Positive = _MEASURE.stall_timeout_s
+    error_rate_most: Share = _MEASURE.error_rate_most
+    client_cpu_most: Annotated[float, Field(gt=0, le=1)] = _MEASURE.client_cpu_most
+    loop_lag_most_ms: Positive = _MEASURE.loop_lag_most_ms
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.least_windows > self.most_windows:
             raise ValueError("least_windows is above most_windows")
         return self
+
+    def settings(self) -> MeasureSettings:
+        return MeasureSettings(**self.model_dump())
 
 
 class ObjectiveFile(Section):

@@ -41,6 +41,7 @@ class BucketQuality(StrEnum):
     NOT_STEADY = "not-steady"
     WIDE_INTERVAL = "wide-interval"
     QUEUED = "queued"
+    BEYOND_GRAPHS = "beyond-graphs"
     CACHE_HITS = "cache-hits"
     TOKEN_MISMATCH = "token-mismatch"
     ERRORS = "errors"
@@ -64,6 +65,8 @@ class BucketMeasurement:
         prompt_tokens: Mean prompt length by the server's count.
         cached_tokens: Prompt tokens served from the prefix cache, sum; None when not reported.
         server_tokens: Output tokens by the server's own counter over the same span; None without.
+        max_running_requests, largest_graph: What the server admitted at once, and its largest
+            batch with a captured CUDA graph (0 without graphs); None where it does not say.
         client_cpu: Share of one core that the client used while it measured, 0..1.
         loop_lag_ms: 99th percentile of the event loop's lateness, ms.
         warm_up_s, windows_s: Time spent, seconds; `windows` their number.
@@ -101,6 +104,8 @@ class BucketMeasurement:
     marks: tuple[BucketQuality, ...] = ()
     reason: str = ""
     started_at_s: float = 0.0
+    max_running_requests: int | None = None
+    largest_graph: int | None = None
 
     @property
     def key(self) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autotune.answers import Answers
-from autotune.benchmark.measure import MeasureSettings
 from autotune.config import StudyConfig
 from autotune.objective import Reference, Rule
 from autotune.pruning import PruneRule
@@ -53,7 +52,7 @@ def make_spec(
         intents=session.recipe.intents(values),
         nonce=nonce,
         buckets=_order(config.workload.buckets),
-        measure=MeasureSettings(**config.measure.model_dump()),
+        measure=config.measure.settings(),
         answers=replace(answers, reference=texts),
         prompts_seed=zlib.crc32(f"{config.name}/{config.study.seed}".encode()),
         prune=_prune_rule(config, stored, host, last) if role is Role.SEARCH else None,

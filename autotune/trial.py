@@ -14,7 +14,6 @@ from typing import Protocol
 
 from autotune import proof
 from autotune.answers import Answers, corruption
-from autotune.benchmark.measure import MeasureSettings
 from autotune.errors import (
     AutotuneError,
     CommandTimeout,
@@ -28,6 +27,7 @@ from autotune.errors import (
 )
 from autotune.fingerprint import fingerprint, require_comparable
 from autotune.hosts import HostPlan
+from autotune.measure_settings import MeasureSettings
 from autotune.measurement import (
     BucketMeasurement,
     CodingResult,

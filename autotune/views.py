@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
+from autotune.doubts import doubts
 from autotune.measurement import BucketMeasurement
 from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
 from autotune.supervisors.owner import owner_lives
@@ -15,7 +17,7 @@ __all__ = ["best_trial", "main_start", "status_view", "trial_view", "trial_views
 
 def trial_views(study: StoredStudy) -> list[dict[str, Any]]:
     """One object for each trial, in the order of their numbers."""
-    return [trial_view(trial) for trial in study.trials]
+    return [trial_view(trial, study.definition) for trial in study.trials]
 
 
 def main_start(trial: StoredTrial) -> StoredStart | None:
@@ -23,7 +25,7 @@ def main_start(trial: StoredTrial) -> StoredStart | None:
     return trial.starts[0] if trial.starts else None
 
 
-def trial_view(trial: StoredTrial) -> dict[str, Any]:
+def trial_view(trial: StoredTrial, definition: Mapping[str, Any]) -> dict[str, Any]:
     """One trial; null where nothing was measured."""
     start = main_start(trial)
     record = start.record if start else None
@@ -38,6 +40,7 @@ def trial_view(trial: StoredTrial) -> dict[str, Any]:
         "number": trial.number,
         "state": trial.state,
         "parameters": dict(trial.parameters),
+        "doubts": list(doubts(definition, trial.parameters)),
         "reference": trial.reference,
         "score": _number(score.value) if score else None,
         "score_interval": [score.interval.low, score.interval.high] if score else None,
@@ -145,7 +148,7 @@ def status_view(study: StoredStudy) -> dict[str, Any]:
         "reference_score": references[-1].score.value
         if references and references[-1].score
         else None,
-        "best_observed": trial_view(best) if best else None,
+        "best_observed": trial_view(best, study.definition) if best else None,
         "verdict": study.verdict,
     }
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.answers import Answers
-from autotune.benchmark.measure import MeasureSettings
 from autotune.ddtree import CONSTRAINTS
 from autotune.hosts import HostPlan
 from autotune.launch import Recipe, make_recipe
+from autotune.measure_settings import MeasureSettings
 from autotune.measurement import BucketMeasurement, CodingResult
 from autotune.parameter import ParameterKind
 from autotune.pruning import PruneRule

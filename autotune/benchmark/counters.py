@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import httpx
+
+from autotune.sglang.server import ServerInfo, limits_of, parse_server_info
 
 __all__ = ["CounterValues", "Counters", "HttpCounters", "NoCounters", "parse_metrics"]
 
@@ -32,7 +33,7 @@ class CounterValues:
         verify_calls: Verify steps of all ended requests since the start, one a request and step.
         cached_tokens: Prompt tokens found in the prefix cache since the start.
         accept_length: The server's running average of output tokens per verify step.
-        max_running_requests: Requests that it runs at once at most, in one data-parallel worker.
+        max_running_requests: Requests that all its data-parallel ranks run at once at most.
         largest_graph: Largest batch with a captured CUDA graph; 0 when graphs are off.
     """
 
@@ -72,18 +73,16 @@ class HttpCounters:
 
     async def read(self) -> CounterValues:
         totals = parse_metrics(await self._get("/metrics"))
-        state = _internal_state(await self._get("/server_info"))
+        info = _server_info(await self._get("/server_info"))
+        limits = limits_of(info)
         return CounterValues(
             generation_tokens=_whole(totals.get(_GENERATED)),
             # The counter appears with the first verify call, later than the token counter.
             verify_calls=_whole(totals.get(_VERIFIED)),
             cached_tokens=_whole(totals.get(_CACHED)),
-            accept_length=_number(state.get("avg_spec_accept_length")),
-            max_running_requests=_whole(
-                _number(state.get("effective_max_running_requests_per_dp"))
-                or _number(state.get("max_running_requests"))
-            ),
-            largest_graph=_largest_graph(state),
+            accept_length=_number(info.merged.get("avg_spec_accept_length")),
+            max_running_requests=limits.max_running_requests,
+            largest_graph=limits.largest_graph_batch,
         )
 
     async def _get(self, path: str) -> str:
@@ -108,29 +107,13 @@ def parse_metrics(text: str) -> dict[str, float]:
     return totals
 
 
-def _internal_state(text: str) -> Mapping[str, Any]:
-    """All of `/server_info`, the first scheduler's own view of it laid over; {} when unreadable."""
+def _server_info(text: str) -> ServerInfo:
+    """What `/server_info` says; nothing when it is unreadable."""
     try:
         answer = json.loads(text)
     except ValueError:
-        return {}
-    if not isinstance(answer, dict):
-        return {}
-    states = answer.get("internal_states")
-    first = states[0] if isinstance(states, list) and states else {}
-    return {**answer, **first} if isinstance(first, dict) else answer
-
-
-def _largest_graph(state: Mapping[str, Any]) -> int | None:
-    if state.get("disable_cuda_graph") is True:
-        return 0
-    config = state.get("cuda_graph_config")
-    decode = config.get("decode") if isinstance(config, dict) else None
-    if isinstance(decode, dict):
-        if decode.get("backend") == "disabled":
-            return 0
-        return _whole(_number(decode.get("max_bs")))
-    return _whole(_number(state.get("cuda_graph_max_bs")))
+        answer = None
+    return parse_server_info(answer if isinstance(answer, dict) else {})
 
 
 def _number(value: object) -> float | None:

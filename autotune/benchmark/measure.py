@@ -25,10 +25,11 @@ from autotune.benchmark.closed_loop import ClosedLoop, LagMeter, PromptFeed, Win
 from autotune.benchmark.counters import Counters, CounterValues
 from autotune.benchmark.requests import Outcome, RequestTimings
 from autotune.errors import ErrorRateTooHigh
+from autotune.measure_settings import MeasureSettings
 from autotune.measurement import BucketMeasurement, BucketQuality, Interval
 from autotune.workload import Bucket
 
-__all__ = ["BucketMeter", "MeasureSettings", "Phase", "WindowNote"]
+__all__ = ["BucketMeter", "Phase", "WindowNote"]
 
 # Streams that are still running after the last window may end within this time, in which case the
 # server's token counter can be held against ours exactly; others are closed, which makes the server
@@ -38,35 +39,6 @@ _RUN_OUT_S = 0.3
 _LEAST_REQUESTS = 4
 _SETTLE_READS = 8
 _SETTLE_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class MeasureSettings:
-    """How long a bucket is measured.
-
-    Attributes:
-        target_half_width: Half-width of the 95 % interval at which to stop, share of the mean.
-        least_windows, most_windows: Windows at least and at most.
-        window_s: Length of a window, seconds.
-        warm_up_most_s: Longest warm-up, seconds.
-        error_rate_most: Share of failed requests above which the bucket is invalid.
-        request_timeout_s: Longest request, seconds.
-        stall_timeout_s: Longest time in which nothing arrives on a stream, seconds.
-        client_cpu_most: Share of a core above which the client counts as the bottleneck.
-        loop_lag_most_ms: 99th percentile of the event loop's lateness above which it does, ms; a
-            tenth of the median TTFT is allowed in any case.
-    """
-
-    target_half_width: float = 0.02
-    least_windows: int = 8
-    most_windows: int = 40
-    window_s: float = 1.0
-    warm_up_most_s: float = 60.0
-    error_rate_most: float = 0.01
-    request_timeout_s: float = 600.0
-    stall_timeout_s: float = 120.0
-    client_cpu_most: float = 0.85
-    loop_lag_most_ms: float = 20.0
 
 
 class Phase(StrEnum):
@@ -322,6 +294,9 @@ class BucketMeter:
             BucketQuality.QUEUED: "the server runs fewer requests at once"
             if (after.max_running_requests or bucket.concurrency) < bucket.concurrency
             else "",
+            BucketQuality.BEYOND_GRAPHS: "larger batches than the captured ones run eagerly"
+            if 0 < (after.largest_graph or 0) < bucket.concurrency
+            else "",
         }
         marks = tuple(mark for mark, reason in reasons.items() if reason)
         against = [reasons[mark] for mark in marks if mark in INVALIDATING]
@@ -353,6 +328,8 @@ class BucketMeter:
             marks=marks,
             reason="; ".join(against),
             started_at_s=started_at_s,
+            max_running_requests=after.max_running_requests,
+            largest_graph=after.largest_graph,
         )
 
 

@@ -13,9 +13,10 @@ from autotune.benchmark.audit import commonest_error
 from autotune.benchmark.client import Answer, Endpoint, OpenAiClient
 from autotune.benchmark.closed_loop import PromptFeed
 from autotune.benchmark.counters import Counters, CounterValues, HttpCounters
-from autotune.benchmark.measure import BucketMeter, MeasureSettings, WindowNote
+from autotune.benchmark.measure import BucketMeter, WindowNote
 from autotune.benchmark.requests import Outcome, RequestTimings
 from autotune.errors import ErrorRateTooHigh
+from autotune.measure_settings import MeasureSettings
 from autotune.measurement import BucketMeasurement
 from autotune.prompts import PieceCounts, PromptLibrary, PromptSet, calibrate, fit_offset
 from autotune.workload import Bucket

@@ -36,6 +36,7 @@ def command(
     """
     from autotune import applying
     from autotune.config import load_study
+    from autotune.doubts import doubts
     from autotune.exporting import choose, rendered
     from autotune.reading import load_stored
 
@@ -43,7 +44,10 @@ def command(
     if undo:
         applying.undo(config, say=typer.echo)
         return
-    choice = choose(load_stored(study, storage))
+    stored = load_stored(study, storage)
+    choice = choose(stored)
+    for doubt in doubts(stored.definition, choice.parameters):
+        typer.echo(f"note: {doubt}", err=True)
     if apply:
         applying.apply_choice(config, choice, dry_run=dry_run, say=typer.echo)
         return

@@ -24,6 +24,7 @@ def print_trials(study: StoredStudy) -> None:
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     for view in trial_views(study):
         interval = view["score_interval"]
+        failure = [view["failure"]["message"]] if view["failure"] else []
         table.add_row(
             str(view["number"]) + (" ref" if view["reference"] else ""),
             view["state"],
@@ -32,7 +33,7 @@ def print_trials(study: StoredStudy) -> None:
             f"{view['score']:.1f}" if view["score"] is not None else "",
             f"{interval[0]:.1f} - {interval[1]:.1f}" if interval else "",
             f"{view['score_ratio'] - 1:+.1%}" if view["score_ratio"] is not None else "",
-            view["failure"]["message"] if view["failure"] else "",
+            "; ".join([*failure, *view["doubts"]]),
         )
     Console().print(table)
 
@@ -53,5 +54,7 @@ def print_status(view: dict[str, Any]) -> None:
             f"  best observed: trial {best['number']} ({shown(best['parameters'])}), "
             f"{best['score_ratio'] - 1:+.1%}; not a result before it is measured again"
         )
+        for doubt in best["doubts"]:
+            console.print(f"    {doubt}")
     if view["verdict"]:
         console.print(f"  verdict: {view['verdict']['sentence']}")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from autotune.doubts import doubts
 from autotune.measurement import BucketQuality
 from autotune.report.frames import start_gpu_hours, state_of
 from autotune.report.words import count, duration, listed, number, percent, plain, point
@@ -43,6 +44,7 @@ _MARKS = {
     BucketQuality.NOT_STEADY: "throughput had not settled when the windows began",
     BucketQuality.WIDE_INTERVAL: "the interval stayed wider than asked",
     BucketQuality.QUEUED: "the server admitted fewer requests than the bucket sends",
+    BucketQuality.BEYOND_GRAPHS: "batches were larger than the largest captured CUDA graph",
     BucketQuality.CACHE_HITS: "the prefix cache served part of the prompts",
     BucketQuality.TOKEN_MISMATCH: "client and server counted different numbers of tokens",
     BucketQuality.ERRORS: "some requests failed",
@@ -357,12 +359,22 @@ def caveats(study: StoredStudy) -> tuple[str, ...]:
     away = [plain(host.host) for host in study.hosts if host.restored_at_s is None]
     if away:
         found.append(f"Not recorded as restored when this was written: {listed(away)}.")
+    found.extend(_doubtful(study))
     found.extend(_marked(study))
     found.append(
         "A score interval of the search comes from the windows of one start; what differs from "
         "start to start is only in the interval of the final rounds."
     )
     return tuple(found)
+
+
+def _doubtful(study: StoredStudy) -> list[str]:
+    """Doubtful values that were measured, with the trials that have them."""
+    trials: defaultdict[str, list[str]] = defaultdict(list)
+    for trial in study.trials:
+        for doubt in doubts(study.definition, trial.parameters):
+            trials[doubt].append(str(trial.number))
+    return [f"{_sentence(doubt)} In trial {listed(found)}." for doubt, found in trials.items()]
 
 
 def _marked(study: StoredStudy) -> list[str]:

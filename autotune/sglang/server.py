@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, StrEnum
 from types import TracebackType
 from typing import Final, Literal, Self
 
@@ -28,19 +28,28 @@ from autotune.sglang.masking import mask_text, masked
 __all__ = [
     "HTTP_ERRORS",
     "MISSING",
+    "CacheFlush",
     "Generation",
     "Limits",
     "Missing",
     "ServerInfo",
     "SglangServer",
+    "limits_of",
     "mapped",
     "mask_text",
     "masked",
+    "parse_server_info",
     "setting",
     "spelling",
 ]
 
 _SHOWN_CHARACTERS = 300
+_NOT_FOR_US = (
+    httpx.codes.UNAUTHORIZED,
+    httpx.codes.FORBIDDEN,
+    httpx.codes.NOT_FOUND,
+    httpx.codes.METHOD_NOT_ALLOWED,
+)
 
 HTTP_ERRORS: tuple[tuple[type[Exception], type[AutotuneError], str], ...] = (
     (httpx.TimeoutException, CommandTimeout, "did not answer in time"),
@@ -128,6 +137,38 @@ class Limits:
     largest_graph_batch: int | None
 
 
+def parse_server_info(answer: Mapping[str, object]) -> ServerInfo:
+    """The answer of `/server_info`, its first scheduler's own view taken apart."""
+    flat = dict(answer)
+    states = flat.pop("internal_states", None)
+    first = states[0] if isinstance(states, list) and states else {}
+    scheduler = {str(key): value for key, value in first.items()} if _is_map(first) else {}
+    return ServerInfo(flat=flat, scheduler=scheduler)
+
+
+def limits_of(info: ServerInfo, log: StartupLog | None = None) -> Limits:
+    """What a server really admits, from its own answer and its log.
+
+    With speculation and no explicit limit SGLang admits 48 requests; the flag is divided among
+    data-parallel ranks.  Of graphs the log is believed first: it shows what was captured.
+    """
+    return Limits(
+        max_running_requests=_running_limit(info, log),
+        largest_graph_batch=_graph_limit(info, log),
+    )
+
+
+class CacheFlush(StrEnum):
+    """What became of an order to empty the prefix cache.
+
+    BUSY: requests are running.  UNAVAILABLE: no such path, or not with our key.
+    """
+
+    EMPTIED = "emptied"
+    BUSY = "busy"
+    UNAVAILABLE = "unavailable"
+
+
 class SglangServer:
     """A client for one server.  Use as a context manager.
 
@@ -190,11 +231,7 @@ class SglangServer:
         response = self._send("GET", "/server_info")
         if response.status_code == httpx.codes.NOT_FOUND:
             response = self._send("GET", "/get_server_info")
-        answer = masked(self._mapping(response), self._secrets)
-        states = answer.pop("internal_states", None)
-        first = states[0] if isinstance(states, list) and states else {}
-        scheduler = {str(key): value for key, value in first.items()} if _is_map(first) else {}
-        return ServerInfo(flat=answer, scheduler=scheduler)
+        return parse_server_info(masked(self._mapping(response), self._secrets))
 
     def model_info(self) -> Mapping[str, object]:
         """`/model_info`, or `/get_model_info` where the engine is older."""
@@ -239,25 +276,15 @@ class SglangServer:
             finish_reason=_text(reason.get("type") if isinstance(reason, dict) else reason),
         )
 
-    def flush_cache(self) -> bool:
-        """Empty the prefix cache; False when the server refused because requests are running."""
+    def flush_cache(self) -> CacheFlush:
+        """Empty the prefix cache."""
         response = self._send("POST", "/flush_cache", admin=True)
         if response.status_code == httpx.codes.BAD_REQUEST:
-            return False
+            return CacheFlush.BUSY
+        if response.status_code in _NOT_FOR_US:
+            return CacheFlush.UNAVAILABLE
         self._require_ok(response)
-        return True
-
-    def limits(self, log: StartupLog | None = None) -> Limits:
-        """What this server really admits, from its own answer and its log.
-
-        With speculation and no explicit limit SGLang admits 48 requests; the flag is divided among
-        data-parallel ranks.  Of graphs the log is believed first: it shows what was captured.
-        """
-        info = self.server_info()
-        return Limits(
-            max_running_requests=_running_limit(info, log),
-            largest_graph_batch=_graph_limit(info, log),
-        )
+        return CacheFlush.EMPTIED
 
     # -- transport ------------------------------------------------------------------------------
     def _send(
@@ -355,6 +382,8 @@ def _graph_limit(info: ServerInfo, log: StartupLog | None) -> int | None:
     planned = None
     if isinstance(decode, Mapping):
         planned = [] if decode.get("backend") == "disabled" else decode.get("bs")
+        if not isinstance(planned, list) and _whole(decode.get("max_bs")) is not None:
+            planned = [decode.get("max_bs")]
     for batches in (
         setting(info, "decode_cuda_graph_bs"),
         planned,

@@ -23,6 +23,7 @@ from autotune.errors import (
 from autotune.sglang.log import StartupLog
 from autotune.sglang.server import (
     MISSING,
+    CacheFlush,
     Generation,
     Limits,
     SglangServer,
@@ -30,6 +31,7 @@ from autotune.sglang.server import (
     setting,
     spelling,
 )
+from autotune.sglang.server import limits_of as server_limits
 from autotune.supervisors.base import LogLine
 
 CASES = Path(__file__).parent.parent / "cases" / "sglang"
@@ -255,14 +257,17 @@ def test_unusable_answers_are_measurement_errors(answer: httpx.Response, words: 
 
 
 def test_a_flush_says_whether_it_happened() -> None:
-    answers = {
-        200: httpx.Response(200, text="Cache flushed."),
-        400: httpx.Response(400, text="Cache not flushed"),
+    meanings = {
+        200: CacheFlush.EMPTIED,
+        400: CacheFlush.BUSY,
+        401: CacheFlush.UNAVAILABLE,
+        404: CacheFlush.UNAVAILABLE,
     }
-    for status, response in answers.items():
-        with server(answering({"/flush_cache": response})) as client:
-            assert client.flush_cache() is (status == 200)
-    with server(answering({})) as client, pytest.raises(MeasurementError, match="404"):
+    for status, meaning in meanings.items():
+        with server(answering({"/flush_cache": httpx.Response(status)})) as client:
+            assert client.flush_cache() is meaning
+    broken = answering({"/flush_cache": httpx.Response(500)})
+    with server(broken) as client, pytest.raises(MeasurementError, match="500"):
         client.flush_cache()
 
 
@@ -271,7 +276,7 @@ def limits_of(info: dict[str, object], *lines: str) -> Limits:
     for line in lines:
         log.feed(LogLine(line, 0.0))
     with server(answering({"/server_info": info})) as client:
-        return client.limits(log)
+        return server_limits(client.server_info(), log)
 
 
 def test_limits_are_what_the_engine_really_admits() -> None:
