@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from tests.testhost.host import SystemdHost
+from tests.testhost.host import PROJECT_ROOT, SystemdHost
 
 __all__ = ["SERVER_COMMAND", "SERVER_FLAGS", "UNIT", "install_unit", "unit_text"]
 
@@ -51,7 +51,9 @@ def unit_text(
         command: What comes before the flags in `ExecStart=`.
     """
     variables = {"AUTOTUNE_SIM_LOAD_S": f"{load_s:g}", "AUTOTUNE_SIM_FAULT": faults}
-    variables |= {"PYTHONUNBUFFERED": "1"} | dict(environment or {})
+    # The server is of this tree, whichever tree the interpreter has installed.
+    variables |= {"PYTHONUNBUFFERED": "1", "PYTHONPATH": str(PROJECT_ROOT)}
+    variables |= dict(environment or {})
     lines = [f'Environment="{name}={_quoted(value)}"' for name, value in variables.items()]
     words = [" ".join(command), *(flag.format(port=port) for flag in SERVER_FLAGS)]
     return "\n".join(
