@@ -1,0 +1,1 @@
+"""The product on a GPU against the full grid; see README.md beside this file."""
