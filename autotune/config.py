@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune import definitions
+from autotune.coding.suite import suite_sha256
 from autotune.ddtree import CONSTRAINTS
 from autotune.definition_files import (
     CodingSection,
@@ -27,7 +28,7 @@ from autotune.definition_files import (
     comparable,
 )
 from autotune.doubts import key_of
-from autotune.errors import ConfigError, ObjectiveError, SearchSpaceError
+from autotune.errors import ConfigError, ObjectiveError, SearchSpaceError, UnknownStudy
 from autotune.places import Where, nearest, parse, read
 from autotune.space import Parameter, ParameterValue, SearchSpace
 from autotune.workload import Workload
@@ -41,8 +42,9 @@ class StudyConfig:
 
     Attributes:
         name: Name of the study; also its name in the storage.
+        suite: The coding tasks; None where no answers are asked for.
         enqueue: Points measured before the sampler's own, effective values, without duplicates.
-        definition: Both files as plain JSON, reasons included.
+        definition: Both files as plain JSON, reasons included, and the hash of the suite.
     """
 
     name: str
@@ -54,13 +56,14 @@ class StudyConfig:
     workload: Workload
     score: ScoreSection
     coding: CodingSection
+    suite: Path | None
     lossless: LosslessSection
     measure: MeasureSection
     enqueue: tuple[Mapping[str, ParameterValue], ...]
     definition: Mapping[str, Any]
 
     def fingerprint(self) -> str:
-        """SHA-256 over what makes the study: a stored one goes on only with the same."""
+        """SHA-256 over what makes the study, coding tasks included: another one is not resumed."""
         text = json.dumps(comparable(self.definition), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -111,6 +114,7 @@ def load_study(name: str) -> StudyConfig:
     enqueue = _enqueued(file, space, where)
     objective_path = definitions.find("objectives", file.study.objective, beside=path)
     objective = load_objective(objective_path)
+    suite = _suite(objective.coding, objective_path)
     return StudyConfig(
         name=path.stem,
         path=path,
@@ -121,12 +125,14 @@ def load_study(name: str) -> StudyConfig:
         workload=objective.workload(),
         score=objective.score,
         coding=objective.coding,
+        suite=suite,
         lossless=objective.lossless,
         measure=objective.measure,
         enqueue=enqueue,
         definition={
             **file.model_dump(mode="json"),
             "objective": objective.model_dump(mode="json"),
+            "suite_sha256": suite_sha256(suite) if suite is not None else "",
         },
     )
 
@@ -145,6 +151,17 @@ def load_objective(path: Path) -> ObjectiveFile:
         where = Where(path, text)
         raise ObjectiveError(where(("buckets",), error.message), hint=error.hint) from error
     return objective
+
+
+def _suite(section: CodingSection, objective: Path) -> Path | None:
+    """Where the coding tasks of an objective lie."""
+    if not section.samples:
+        return None
+    try:
+        return definitions.find_suite(section.suite, beside=objective)
+    except UnknownStudy as error:
+        where = Where(objective, read(objective))
+        raise ObjectiveError(where(("coding", "suite"), error.message), hint=error.hint) from error
 
 
 def _parameter(name: str, section: ParameterSection, where: Where) -> Parameter:

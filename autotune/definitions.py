@@ -12,7 +12,7 @@ from typing import Literal
 
 from autotune.errors import UnknownStudy
 
-__all__ = ["Folder", "find", "find_folder", "folder_roots", "names"]
+__all__ = ["Folder", "find", "find_suite", "folder_roots", "names"]
 
 Folder = Literal["search_spaces", "objectives", "storage"]
 
@@ -65,16 +65,23 @@ def find(folder: Folder, name: str, *, beside: Path | None = None) -> Path:
     )
 
 
-def find_folder(folder: Folder, name: str, *, beside: Path | None = None) -> Path:
-    """Path of a folder of definitions, such as a suite of coding tasks.
+def find_suite(name: str, *, beside: Path) -> Path:
+    """Path of a suite of coding tasks: a folder, or one file of them.
+
+    Args:
+        name: A path, or the name of a folder in `objectives/`.
+        beside: The objective file that names it; its folder is searched first.
 
     Raises:
         UnknownStudy: There is none.
     """
-    roots = folder_roots(folder)
-    if beside is not None:
-        roots = (beside.parent, beside.parent.parent / folder, *roots)
-    for candidate in (Path(name), *(root / name for root in roots)):
-        if candidate.exists() and candidate.name:
-            return candidate
-    raise UnknownStudy(f"there is no {folder}/{name}", hint="give the path of a folder")
+    given = Path(name)
+    is_path = bool(given.suffix) or len(given.parts) > 1
+    roots = (Path(), beside.parent) if is_path else (beside.parent, *folder_roots("objectives"))
+    for root in roots:
+        if given.name and (root / given).exists():
+            return (root / given).resolve()
+    raise UnknownStudy(
+        f"no suite of coding tasks {name!r}",
+        hint="give the path of a folder of .toml files, or of a .jsonl file",
+    )

@@ -19,7 +19,8 @@
     │  └─ ServerStartError · ServerCrashed · OutputCorrupted
     └─ MeasurementError                  nobody's fault yet; failed with its reason, no value told
        ├─ SettingsNotApplied             a broken link of the proof chain
-       ├─ NotReady · TooFewRequests · ErrorRateTooHigh · NotSteady · InvocationChanged
+       ├─ NotReady · ServerEnded · NotAnswering      a server that is not there, and nobody says why
+       ├─ TooFewRequests · ErrorRateTooHigh · NotSteady · InvocationChanged
        └─ FingerprintMismatch · InvalidBucket
 """
 
@@ -42,6 +43,7 @@ __all__ = [
     "InvocationChanged",
     "LeaseLost",
     "MeasurementError",
+    "NotAnswering",
     "NotApplied",
     "NotReady",
     "NotSteady",
@@ -52,6 +54,7 @@ __all__ = [
     "SchemaOutOfDate",
     "SearchSpaceError",
     "ServerCrashed",
+    "ServerEnded",
     "ServerStartError",
     "SettingsNotApplied",
     "StorageError",
@@ -250,6 +253,14 @@ def _settings_not_applied(link: str, wanted: str, seen: str) -> SettingsNotAppli
 
 class NotReady(MeasurementError):
     """The server did not become ready within its deadline and nothing says why."""
+
+
+class ServerEnded(MeasurementError):
+    """The server ended after it was ready and nothing says why."""
+
+
+class NotAnswering(MeasurementError):
+    """The server was ready and lives, and does not answer."""
 
 
 class TooFewRequests(MeasurementError):

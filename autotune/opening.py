@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from autotune import definitions
 from autotune.config import StudyConfig
 from autotune.errors import (
     AutotuneError,
@@ -71,11 +70,10 @@ def plan_host(config: StudyConfig, host: str) -> HostPlan:
             f"service.base_url {service.base_url} names no port from 1 to 65535",
             hint="for example http://{host}:30000",
         )
-    coding = definitions.folder_roots("objectives")
     filled = {
         "{port}": str(url_port),
         "{python}": sys.executable,
-        "{coding}": str(coding[-1] / config.coding.suite) if coding else "",
+        "{coding}": str(config.suite or ""),
     }
     return HostPlan(
         host=label,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from autotune.errors import AutotuneError, InvocationChanged, NotReady
+from autotune.errors import AutotuneError, InvocationChanged, NotReady, ServerEnded
 from autotune.sglang.failure import classify
 from autotune.sglang.log import StartupLog, StartupPhase
 from autotune.supervisors.base import Identity, LogFollower, Start, Supervisor
@@ -152,7 +152,8 @@ class Watch:
         found = classify(self.log, identity, phase=phase, tuned_flags=self._tuned_flags)
         if found is not None:
             return found
-        return NotReady(
+        kind = NotReady if phase == "start" else ServerEnded
+        return kind(
             f"the server ended ({identity.result or identity.active_state}) "
             f"and nothing says why: {self._last()}"
         )

@@ -11,15 +11,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from autotune import __version__, definitions
+from autotune import __version__
 from autotune.answers import Answers, greedy_prompts
 from autotune.audience import Audience
+from autotune.coding.sandbox import choose_sandbox
 from autotune.coding.suite import TaskSample, load_suite, task_samples
 from autotune.concluding import conclude, contenders
 from autotune.config import StudyConfig
 from autotune.driver import Driver
 from autotune.endings import reconcile
-from autotune.errors import ConfigError, StorageError, StudyError
+from autotune.errors import ConfigError, ObjectiveError, StorageError, StudyError
 from autotune.hosts import open_supervisor
 from autotune.interrupts import terminable, undisturbed
 from autotune.opening import look, open_sessions, plan_host
@@ -52,6 +53,7 @@ def run_study(
         StudyError, StorageError, TargetError: After every host was restored.
     """
     answers = _answers(config)
+    _require_sandbox(answers)
     url = storage_url(storage)
     repository = Repository(open_engine(url, create=True))
     _open(config, repository)
@@ -102,6 +104,7 @@ def run_study(
 def dry(config: StudyConfig, *, as_json: bool) -> None:
     """Check everything that can be known before the first restart and show the first command."""
     answers = _answers(config)
+    _require_sandbox(answers)
     shown: list[dict[str, Any]] = []
     for host in config.service.hosts:
         plan = plan_host(config, host)
@@ -198,16 +201,35 @@ def _runner(executor: str, ray_address: str, hosts: int) -> Runner:
 def _answers(config: StudyConfig) -> Answers:
     """Prompts whose answers are judged; the same for every start of the study."""
     samples: tuple[TaskSample, ...] = ()
-    if config.coding.samples:
-        suite = definitions.find_folder("objectives", config.coding.suite, beside=config.path)
-        samples = task_samples(load_suite(suite), least=config.coding.samples)
+    if config.suite is not None:
+        samples = _samples(config.suite, config.coding.samples)
     return Answers(
         greedy=greedy_prompts(config.lossless.prompts),
         greedy_tokens=config.lossless.max_tokens,
         reference={},
-        samples=samples[: config.coding.samples],
+        samples=samples,
         coding_tokens=config.coding.max_tokens,
         concurrency=config.coding.concurrency,
         timeout_s=config.coding.timeout_s,
         allow_weak=config.coding.sandbox == "weak",
     )
+
+
+def _require_sandbox(answers: Answers) -> None:
+    """Now, and not when the first start has been measured.
+
+    Raises:
+        TargetError: The coding answers cannot be run on this machine.
+    """
+    if answers.samples:
+        choose_sandbox(allow_weak=answers.allow_weak)
+
+
+def _samples(suite: Path, count: int) -> tuple[TaskSample, ...]:
+    try:
+        return task_samples(load_suite(suite), count=count)
+    except ValueError as error:
+        raise ObjectiveError(
+            f"coding.samples = {count} is too much for {suite}: {error}",
+            hint="ask for fewer samples, or add tasks",
+        ) from error

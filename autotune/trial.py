@@ -20,7 +20,7 @@ from autotune.errors import (
     ConnectError,
     InvalidBucket,
     InvocationChanged,
-    NotReady,
+    NotAnswering,
     OutputCorrupted,
     SettingsNotApplied,
     TrialError,
@@ -259,7 +259,7 @@ def answering() -> Iterator[None]:
     try:
         yield
     except (ConnectError, CommandTimeout) as error:
-        raise NotReady(f"the server does not answer: {error.message}") from error
+        raise NotAnswering(f"the server does not answer: {error.message}") from error
 
 
 @contextmanager

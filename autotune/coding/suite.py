@@ -8,6 +8,7 @@ so that the suite itself can be tested.
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import re
 import tomllib
@@ -19,7 +20,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from autotune.errors import ObjectiveError
 
-__all__ = ["Difficulty", "Task", "TaskSample", "load_suite", "task_samples", "variants"]
+__all__ = [
+    "Difficulty",
+    "Task",
+    "TaskSample",
+    "load_suite",
+    "suite_sha256",
+    "task_samples",
+    "variants",
+]
 
 _OPENINGS = (
     "Solve this programming task in Python 3.",
@@ -122,15 +131,9 @@ def load_suite(path: Path) -> tuple[Task, ...]:
 
     Raises: ObjectiveError naming file, place and key.
     """
-    if path.is_dir():
-        files = sorted(path.glob("*.toml")) + sorted(path.glob("*.jsonl"))
-        if not files:
-            raise ObjectiveError(f"{path}: no *.toml and no *.jsonl in this folder")
-    else:
-        files = [path]
     tasks: list[Task] = []
     seen: dict[str, Path] = {}
-    for file in files:
+    for file in _files(path):
         for task in _read(file):
             if task.name in seen:
                 raise ObjectiveError(
@@ -139,6 +142,17 @@ def load_suite(path: Path) -> tuple[Task, ...]:
             seen[task.name] = file
             tasks.append(task)
     return tuple(tasks)
+
+
+def suite_sha256(path: Path) -> str:
+    """SHA-256 over the files of a suite, names and contents: other tasks are another study.
+
+    Raises: ObjectiveError for a file that cannot be read.
+    """
+    digest = hashlib.sha256()
+    for file in _files(path):
+        digest.update(f"{file.name}\0{_text(file)}\0".encode())
+    return digest.hexdigest()
 
 
 def variants(task: Task, n: int) -> tuple[str, ...]:
@@ -156,8 +170,8 @@ def variants(task: Task, n: int) -> tuple[str, ...]:
     )
 
 
-def task_samples(tasks: tuple[Task, ...], *, least: int = 200) -> tuple[TaskSample, ...]:
-    """Every task in as many wordings as it takes to reach `least` samples.
+def task_samples(tasks: tuple[Task, ...], *, count: int = 200) -> tuple[TaskSample, ...]:
+    """`count` prompts: every task in its first wording, then every task in its second, ...
 
     200 samples find a corruption of one task in ten with a probability above 0.95 at 3 % chance
     failures, which 60 do not (see `gate`).
@@ -166,19 +180,32 @@ def task_samples(tasks: tuple[Task, ...], *, least: int = 200) -> tuple[TaskSamp
     """
     if not tasks:
         raise ValueError("a suite without tasks")
-    each = -(-least // len(tasks))
-    return tuple(
-        TaskSample(task, index, prompt)
-        for task in tasks
-        for index, prompt in enumerate(variants(task, each))
-    )
+    each = -(-count // len(tasks))
+    worded = [(task, variants(task, each)) for task in tasks]
+    samples = [
+        TaskSample(task, index, prompts[index]) for index in range(each) for task, prompts in worded
+    ]
+    return tuple(samples[:count])
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.glob("*.toml")) + sorted(path.glob("*.jsonl"))
+    if not files:
+        raise ObjectiveError(f"{path}: no *.toml and no *.jsonl in this folder")
+    return files
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ObjectiveError(f"{file}: cannot be read: {error}") from error
 
 
 def _read(file: Path) -> list[Task]:
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ObjectiveError(f"{file}: cannot be read: {error}") from error
+    text = _text(file)
     return _human_eval(file, text) if file.suffix == ".jsonl" else _toml(file, text)
 
 

@@ -7,7 +7,7 @@
     parameters    ServerStartError, ServerCrashed   infeasible, never tried again
     busy          HostBusy                          the port or the GPU is held by somebody else
     machine       UnitError                         the parameters say nothing about it
-    (no row)      NotReady                          nobody's yet: tried once again, then failed
+    (no row)      NotReady, ServerEnded             nobody's yet: tried once again, then failed
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from autotune.errors import (
     HostBusy,
     NotReady,
     ServerCrashed,
+    ServerEnded,
     ServerStartError,
     UnitError,
 )
@@ -165,10 +166,11 @@ def _parameters(
 def _unknown(
     log: StartupLog, lines: tuple[str, ...], *, phase: Literal["start", "run"]
 ) -> AutotuneError:
+    kind = NotReady if phase == "start" else ServerEnded
     when = "before it was ready" if phase == "start" else "after it was ready"
     last = lines[-1] if lines else "it left no word"
     shown = " | ".join(list(log.tail)[-_LAST_LINES:])
-    return NotReady(
+    return kind(
         f"the server ended {when} and nothing says why: {last}",
         hint=f"its last lines: {shown}" if shown else "it logged nothing",
     )

@@ -39,7 +39,7 @@ def test_every_way_to_die(host: SystemdHost, tmp_path: Path) -> None:
 
     # Gone by signal 9 without a word: nobody knows whose fault it was.
     assert crash["state"] == "failed"
-    assert crash["failure"]["kind"] == "NotReady"
+    assert crash["failure"]["kind"] == "ServerEnded"
     assert "nothing says why" in crash["failure"]["message"]
     assert {link["link"] for link in crash["proof"]} >= {"argv", "nonce", "generation"}
 

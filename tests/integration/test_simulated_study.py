@@ -17,7 +17,6 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from autotune import definitions
 from autotune.answers import Answers, greedy_prompts
 from autotune.audience import Watcher
 from autotune.coding.suite import load_suite, task_samples
@@ -98,13 +97,13 @@ class Truth:
 
 def some_answers(config: StudyConfig) -> Answers:
     """What a run of the study asks beside the buckets."""
-    suite = definitions.find_folder("objectives", config.coding.suite, beside=config.path)
-    samples = task_samples(load_suite(suite), least=config.coding.samples)
+    assert config.suite is not None
+    samples = task_samples(load_suite(config.suite), count=config.coding.samples)
     return Answers(
         greedy=greedy_prompts(config.lossless.prompts),
         greedy_tokens=config.lossless.max_tokens,
         reference={},
-        samples=samples[: config.coding.samples],
+        samples=samples,
         coding_tokens=config.coding.max_tokens,
         concurrency=config.coding.concurrency,
         timeout_s=config.coding.timeout_s,

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune.coding.suite import Difficulty, Task, load_suite, task_samples, variants
+from autotune.coding.suite import (
+    Difficulty,
+    Task,
+    load_suite,
+    suite_sha256,
+    task_samples,
+    variants,
+)
 from autotune.errors import ObjectiveError
 
 SUITE = Path(__file__).parents[2] / "objectives/coding"
@@ -143,8 +150,30 @@ def test_variants_are_different_and_hold_the_prompt() -> None:
 def test_samples_reach_the_asked_number() -> None:
     tasks = load_suite(SUITE)
     samples = task_samples(tasks)
-    assert len(samples) >= 200
+    assert len(samples) == 200
     assert len({(sample.task.name, sample.variant) for sample in samples}) == len(samples)
-    assert len(task_samples(tasks[:30], least=200)) == 210
+    assert len({sample.prompt for sample in samples}) == len(samples)
+
+
+def test_every_task_is_asked_before_any_is_asked_again() -> None:
+    tasks = load_suite(SUITE)
+    assert [sample.task for sample in task_samples(tasks, count=len(tasks))] == list(tasks)
+    most = Counter(sample.task.name for sample in task_samples(tasks, count=200))
+    assert set(most.values()) == {3, 4}
+    assert len(task_samples(tasks, count=5)) == 5
+
+
+def test_the_hash_of_a_suite_knows_names_and_contents(tmp_path: Path) -> None:
+    before = suite_sha256(_suite(tmp_path, ENTRY))
+    assert before == suite_sha256(tmp_path)
+    assert before != suite_sha256(_suite(tmp_path, ENTRY.replace("== 4", "== 5")))
+    (tmp_path / "tasks.toml").rename(tmp_path / "other.toml")
+    (tmp_path / "other.toml").write_text(ENTRY, encoding="utf-8")
+    assert before != suite_sha256(tmp_path)
+    with pytest.raises(ObjectiveError, match="cannot be read"):
+        suite_sha256(tmp_path / "absent.toml")
+
+
+def test_a_suite_without_tasks_gives_no_samples() -> None:
     with pytest.raises(ValueError, match="without tasks"):
         task_samples(())

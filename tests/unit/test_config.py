@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from autotune import definitions
 from autotune.config import load_objective, load_study
-from autotune.errors import ConfigError, UnknownStudy
+from autotune.errors import ConfigError, ObjectiveError, UnknownStudy
 from autotune.schemas import SCHEMAS, schema_text, tables_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,3 +95,48 @@ def test_budget_and_hosts_do_not_make_another_study() -> None:
     other = config.replace_budget(trials=99, hours=2.0, hosts=("elsewhere",))
     assert other.fingerprint() == config.fingerprint()
     assert (other.study.trials, other.service.hosts) == (99, ("elsewhere",))
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    """A study whose objective lies in another folder, with a suite of its own beside that."""
+    spaces, objectives = tmp_path / "spaces", tmp_path / "goals"
+    shutil.copytree(CASES / "search_spaces" / "good", spaces)
+    (objectives / "mine").mkdir(parents=True)
+    (objectives / "mine" / "tasks.toml").write_text("# tasks\n", "utf-8")
+    (objectives / "goal.toml").write_text(
+        "[[buckets]]\ncontext_tokens = 60\nconcurrency = 1\noutput_tokens = 8\nweight = 1\n"
+        '[coding]\nsuite = "mine"\n',
+        "utf-8",
+    )
+    study = spaces / "minimal.toml"
+    lines = study.read_text("utf-8").splitlines()
+    study.write_text(
+        "\n".join(
+            'objective = "../goals/goal.toml"' if line.startswith("objective") else line
+            for line in lines
+        ),
+        "utf-8",
+    )
+    return study
+
+
+def test_a_suite_lies_beside_the_objective_that_names_it(pair: Path) -> None:
+    suite = pair.parents[1] / "goals" / "mine"
+    assert load_study(str(pair)).suite == suite.resolve()
+    goal = pair.parents[1] / "goals" / "goal.toml"
+    text = goal.read_text("utf-8")
+    goal.write_text(text.replace('"mine"', '"coding"'), "utf-8")
+    assert load_study(str(pair)).suite == Path(__file__).parents[2] / "objectives" / "coding"
+    goal.write_text(text.replace('"mine"', '"theirs"'), "utf-8")
+    with pytest.raises(ObjectiveError, match=r"goal\.toml:7: no suite of coding tasks 'theirs'"):
+        load_study(str(pair))
+    goal.write_text(text + "samples = 0\n", "utf-8")
+    assert load_study(str(pair)).suite is None
+
+
+def test_other_coding_tasks_make_another_study(pair: Path) -> None:
+    before = load_study(str(pair)).fingerprint()
+    assert load_study(str(pair)).fingerprint() == before
+    (pair.parents[1] / "goals" / "mine" / "tasks.toml").write_text("# others\n", "utf-8")
+    assert load_study(str(pair)).fingerprint() != before

@@ -92,6 +92,7 @@ def a_config(
         workload=WORKLOAD,
         score=ScoreSection(**(score or {})),
         coding=CodingSection(samples=0),
+        suite=None,
         lossless=LosslessSection(prompts=0),
         measure=MeasureSection(),
         enqueue=enqueue,

@@ -15,6 +15,7 @@ from autotune.errors import (
     MeasurementError,
     NotReady,
     ServerCrashed,
+    ServerEnded,
     ServerStartError,
     TargetError,
     TrialError,
@@ -258,6 +259,13 @@ def test_a_restart_by_the_manager_is_a_crash_and_not_somebody_else() -> None:
     load = ready_load(*OOM)
     load.host.identity = Identity("f" * 32, 99, "active", "running", "success", 1)
     with pytest.raises(ServerCrashed, match="GPU memory"):
+        load.watch.require_same()
+
+
+def test_a_death_after_readiness_is_not_called_unready() -> None:
+    load = ready_load()
+    load.die(9)
+    with pytest.raises(ServerEnded, match="nothing says why"):
         load.watch.require_same()
 
 

@@ -198,7 +198,7 @@ def test_nothing_runs_after_a_step_that_failed(
     assert record.ending is ending
     assert record.failure is not None
     # A server that does not answer is not a host that cannot be reached.
-    kind = "NotReady" if step in ("server_info", "generate") else type(error).__name__
+    kind = "NotAnswering" if step in ("server_info", "generate") else type(error).__name__
     assert (record.failure.kind, record.failure.link) == (kind, "")
     assert error.message in record.failure.message
     if step != "claim":
