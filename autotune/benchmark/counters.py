@@ -73,7 +73,9 @@ class HttpCounters:
 
     async def read(self) -> CounterValues:
         totals = parse_metrics(await self._get("/metrics"))
-        info = _server_info(await self._get("/server_info"))
+        # Older engines have the second name only.
+        text = await self._get("/server_info") or await self._get("/get_server_info")
+        info = _server_info(text)
         limits = limits_of(info)
         return CounterValues(
             generation_tokens=_whole(totals.get(_GENERATED)),

@@ -61,8 +61,11 @@ _T = TypeVar("_T")
 class Process:
     """`autotune run` in the background."""
 
-    def __init__(self, process: subprocess.Popen[str], out: Path, err: Path) -> None:
+    def __init__(
+        self, process: subprocess.Popen[str], out: Path, err: Path, *, most_s: float = RUN_MOST_S
+    ) -> None:
         self._process = process
+        self._most_s = most_s
         self._out, self._err = out, err
         self.pid = process.pid
 
@@ -86,7 +89,7 @@ class Process:
         self._process.wait()
 
     def wait(self) -> int:
-        return self._process.wait(RUN_MOST_S)
+        return self._process.wait(self._most_s)
 
     def until(self, probe: Callable[[], _T], what: str) -> _T:
         """Wait for a condition while the process runs."""
@@ -104,6 +107,7 @@ class StudyOnHost:
     """One study of one host, with its definition and its database in a folder of its own."""
 
     name = "small"
+    run_most_s = RUN_MOST_S
 
     def __init__(self, host: SystemdHost, folder: Path) -> None:
         self.host = host
@@ -168,7 +172,7 @@ class StudyOnHost:
             env=_environment(),
             capture_output=True,
             text=True,
-            timeout=RUN_MOST_S,
+            timeout=self.run_most_s,
         )
         with (self.folder / "transcript").open("a") as transcript:
             print("$ autotune", command, *words, file=transcript)
@@ -192,7 +196,7 @@ class StudyOnHost:
             ) as process,
         ):
             try:
-                yield Process(process, out, err)
+                yield Process(process, out, err, most_s=self.run_most_s)
             finally:
                 process.kill()
 

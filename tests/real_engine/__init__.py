@@ -1,0 +1,1 @@
+"""Tests that run the real SGLang on this machine's CPU; see docs/real-engine.md."""
