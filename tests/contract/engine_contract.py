@@ -19,7 +19,7 @@ from autotune.benchmark.counters import HttpCounters
 from autotune.benchmark.requests import Outcome, RequestTimings
 from autotune.proof import Nonce, ParameterIntent
 from autotune.sglang.log import StartupLog, StartupPhase
-from autotune.sglang.server import Limits, ServerInfo, SglangServer
+from autotune.sglang.server import ServerInfo, SglangServer, limits_of
 from autotune.space import ParameterValue
 from tests.contract.engine_witness import PROMPT, STREAM_TOKENS, Witness
 
@@ -110,8 +110,8 @@ class EngineContract:
 
     # -- the answers ------------------------------------------------------------------------------
 
-    def test_its_limit_is_found(self, server: SglangServer, log: StartupLog) -> None:
-        limits: Limits = server.limits(log)
+    def test_its_limit_is_found(self, info: ServerInfo, log: StartupLog) -> None:
+        limits = limits_of(info, log)
         assert limits.max_running_requests == LIMIT
         assert limits.largest_graph_batch is not None
 
