@@ -20,12 +20,12 @@ from typing import Any
 
 
 def _declare_torchvision_operators() -> object:
-    import torch
+    from torch import library
 
-    library = torch.library.Library("torchvision", "FRAGMENT")
+    operators = library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return library
+        operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return operators
 
 
 def _allow_backend(module: ModuleType) -> None:
