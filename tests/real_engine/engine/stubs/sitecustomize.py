@@ -19,13 +19,12 @@ from types import ModuleType
 from typing import Any
 
 
-def _declare_torchvision_operators() -> object:
+def _declare_torchvision_operators() -> None:
     from torch import library
 
-    operators = library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
-        operators.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return operators
+        schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        library.define(f"torchvision::{name}", schema)
 
 
 def _allow_backend(module: ModuleType) -> None:
@@ -162,7 +161,6 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
     def __init__(self) -> None:
         self._done: set[str] = set()
-        self._kept: list[object] = []
 
     def find_spec(
         self, name: str, path: Any = None, target: ModuleType | None = None
@@ -171,7 +169,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             return None
         if name == "torchvision":
             self._done.add(name)
-            self._kept.append(_declare_torchvision_operators())
+            _declare_torchvision_operators()
             return None
         if name not in _AFTER:
             return None
