@@ -66,7 +66,7 @@ def apply_choice(
             found = look(config, plan, supervisor)
             launch = found.recipe.launch(choice.parameters, None)
             text = _text(supervisor, found, choice)
-            say(f"{plan.host}: {supervisor.export_path}")
+            say(f"{plan.host}: {supervisor.export.path}")
             difference = _difference(found.original.launch, launch)
             say(difference or "  it runs this configuration already: nothing is changed")
             if dry_run and difference:
@@ -81,7 +81,7 @@ def undo(config: StudyConfig, *, say: Callable[[str], None]) -> None:
     for host in config.service.hosts:
         plan = plan_host(config, host)
         with _systemd(plan) as supervisor:
-            done = supervisor.undo_export()
+            done = supervisor.export.undo()
             say(f"{plan.host}: {'undone, the unit serves again' if done else 'nothing to undo'}")
 
 
@@ -152,9 +152,9 @@ def _text(supervisor: SystemdSupervisor, found: Found, choice: Choice) -> str:
         study=choice.study,
         trial=choice.trial.number,
         verdict=choice.conclusion.get("sentence", ""),
-        files=files_hash(found.original.files, without=supervisor.export_path),
+        files=files_hash(found.original.files, without=supervisor.export.path),
     )
-    return supervisor.render(found.recipe.launch(choice.parameters, None), header=header)
+    return supervisor.export.render(found.recipe.launch(choice.parameters, None), header=header)
 
 
 def files_hash(files: Mapping[str, str], *, without: str) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from autotune.definition_files import FixedFlag
 from autotune.errors import StudyError, UnitRefused
+from autotune.homes import Flag, nearest_flag, resolved
+from autotune.passage import edited, read_words
 from autotune.proof import Nonce, ParameterIntent
 from autotune.sglang.flags import get_flag, set_flag
 from autotune.sglang.server import ServerInfo, spelling
@@ -27,27 +29,39 @@ class Recipe:
         reference: The live command line with the study's fixed flags laid over it.
         parameters: With the flag spelling that this engine knows first.
         nonce_flag: Flag that carries the nonce; empty when the engine's random seed must serve.
+        known_flags: All flags of the engine, as far as it says; for abbreviated ones.
     """
 
     reference: Launch
     parameters: tuple[Parameter, ...]
     nonce_flag: str
+    known_flags: frozenset[str] = frozenset()
 
     def nonce(self, value: str) -> Nonce:
         return Nonce(self.nonce_flag, value if self.nonce_flag else "")
 
     def launch(self, values: Values, nonce: Nonce | None) -> Launch:
         """The whole command line for one point; without `nonce` it is fit for export."""
-        argv, environment = self.reference.argv, dict(self.reference.environment)
+        environment = dict(self.reference.environment)
+        unset: list[str] = []
+
+        def change(words: tuple[Word, ...]) -> tuple[Word, ...]:
+            for p in self.parameters:
+                if p.flag:
+                    text = _text(values[p.name])
+                    words = set_flag(words, p.flag, p.aliases, text, known_flags=self.known_flags)
+            if nonce is not None and nonce.flag:
+                words = set_flag(words, nonce.flag, (), nonce.value)
+            return words
+
         for parameter in self.parameters:
             text = _text(values[parameter.name])
-            if parameter.flag:
-                argv = set_flag(argv, parameter.flag, parameter.aliases, text)
-            elif text is not None:
+            if parameter.env and text is None:
+                unset.append(parameter.env)
+            elif parameter.env and text is not None:
                 environment[parameter.env] = text
-        if nonce is not None and nonce.flag:
-            argv = set_flag(argv, nonce.flag, (), nonce.value)
-        return Launch(argv, environment)
+        argv = edited(self.reference.argv, self.reference.passage, change)
+        return replace(self.reference, argv=argv, environment=environment, unset=tuple(unset))
 
     def intents(self, values: Values) -> tuple[ParameterIntent, ...]:
         """What the proof must find for one point."""
@@ -55,6 +69,10 @@ class Recipe:
             ParameterIntent(p.name, values[p.name], p.flag, p.aliases, p.env, p.proof)
             for p in self.parameters
         )
+
+    def reference_flag(self, flag: str) -> str | None:
+        """A flag's value in the reference, None when it has none."""
+        return get_flag(read_words(self.reference.argv, self.reference.passage), flag)
 
 
 def make_recipe(
@@ -74,15 +92,27 @@ def make_recipe(
         UnitRefused: A tuned flag lives where it cannot be changed safely.
         StudyError: `deployed` in the definition is not what runs.
     """
-    argv = original.launch.argv
+    fixed_flags = tuple(fixed_flags)
+    known_flags = _known_flags(space, info)
+    passage = original.launch.passage
+    try:
+        argv = resolved(original, _flags(space, fixed_flags), known_flags=known_flags)
+    except UnitRefused as error:
+        raise UnitRefused(f"{host}: {error.message}", hint=error.hint) from error
     for parameter in space.parameters:
-        _require_home(parameter, original)
-        _require_deployed(parameter, original, host)
-    for fixed in fixed_flags:
-        argv = set_flag(argv, fixed.flag, (), fixed.value if fixed.value is not None else True)
-    unit_sets_it = get_flag(argv, NONCE_FLAG, ()) is not None
+        _require_deployed(parameter, original, read_words(argv, passage), host, known_flags)
+
+    def lay(words: tuple[Word, ...]) -> tuple[Word, ...]:
+        for fixed in fixed_flags:
+            value = fixed.value if fixed.value is not None else True
+            words = set_flag(words, fixed.flag, (), value, known_flags=known_flags)
+        return words
+
+    argv = edited(argv, passage, lay)
+    words = read_words(argv, passage)
+    unit_sets_it = get_flag(words, NONCE_FLAG, ()) is not None
     known = info is None or spelling(info, (NONCE_FLAG,)) is not None
-    if (unit_sets_it or not known) and get_flag(argv, SEED_FLAG, ()) is not None:
+    if (unit_sets_it or not known) and get_flag(words, SEED_FLAG, ()) is not None:
         raise UnitRefused(
             f"{host}: the unit pins {SEED_FLAG} and {NONCE_FLAG} is not free, so nothing tells one "
             "start from another",
@@ -92,7 +122,23 @@ def make_recipe(
         reference=replace(original.launch, argv=argv),
         parameters=tuple(_spelled(parameter, info) for parameter in space.parameters),
         nonce_flag=NONCE_FLAG if known and not unit_sets_it else "",
+        known_flags=known_flags,
     )
+
+
+def _flags(space: SearchSpace, fixed_flags: tuple[FixedFlag, ...]) -> tuple[Flag, ...]:
+    return (
+        *(Flag(p.flag, p.aliases, None in p.choices) for p in space.parameters if p.flag),
+        *(Flag(fixed.flag) for fixed in fixed_flags if fixed.value is not None),
+    )
+
+
+def _known_flags(space: SearchSpace, info: ServerInfo | None) -> frozenset[str]:
+    """Every flag that the engine names by its settings; empty when it does not answer."""
+    if info is None:
+        return frozenset()
+    named = {f"--{key.replace('_', '-')}" for key in info.merged}
+    return frozenset(named | {s for p in space.parameters for s in (p.flag, *p.aliases) if s})
 
 
 def _text(value: ParameterValue) -> str | None:
@@ -108,33 +154,33 @@ def _spelled(parameter: Parameter, info: ServerInfo | None) -> Parameter:
     return replace(parameter, flag=known, aliases=tuple(s for s in spellings if s != known))
 
 
-def _require_home(parameter: Parameter, original: Original) -> None:
-    """A flag that the process has but the unit's own words have not hides in a variable."""
-    if not parameter.flag or not original.live_argv:
-        return
-    own = get_flag(original.launch.argv, parameter.flag, parameter.aliases)
-    live = get_flag(_words(original.live_argv), parameter.flag, parameter.aliases)
-    if own is None and live is not None:
-        raise UnitRefused(
-            f"{parameter.flag} {live} comes from a variable that the unit expands, "
-            "not from the words of ExecStart",
-            hint="write the flag itself into ExecStart, then run again",
-        )
-
-
-def _require_deployed(parameter: Parameter, original: Original, host: str) -> None:
+def _require_deployed(
+    parameter: Parameter,
+    original: Original,
+    words: tuple[Word, ...],
+    host: str,
+    known_flags: frozenset[str],
+) -> None:
     """What the definition calls deployed must be what runs (or would run)."""
+    live = tuple(Word(t) for t in original.live_argv or original.planned_argv) or words
     if parameter.flag:
-        words = _words(original.live_argv) if original.live_argv else original.launch.argv
-        running = get_flag(words, parameter.flag, parameter.aliases)
+        running = get_flag(live, parameter.flag, parameter.aliases, known_flags=known_flags)
+        carrier = parameter.flag
     else:
-        running = original.live_environ.get(parameter.env)
-    if not _means(running, parameter.deployed):
-        raise StudyError(
-            f"parameters.{parameter.name}: deployed = {value_to_file(parameter.deployed)}, but "
-            f"{host} runs {running if running is not None else 'none'}",
-            hint="write into the definition what runs, or deploy what the definition says",
-        )
+        running = (original.live_environ or original.environ).get(parameter.env)
+        carrier = parameter.env
+    if _means(running, parameter.deployed):
+        return
+    close = nearest_flag(live, parameter.flag) if parameter.flag and running is None else ""
+    missing = [path for path, digest in original.files.items() if digest == "missing"]
+    raise StudyError(
+        f"parameters.{parameter.name}: deployed = {value_to_file(parameter.deployed)}, but "
+        f"{host} runs {running if running is not None else 'none'} ({carrier}"
+        + (f"; the nearest there is {close}" if close else "")
+        + (f"; {missing[0]} is missing" if missing else "")
+        + ")",
+        hint="write into the definition what runs, or deploy what the definition says",
+    )
 
 
 def _means(text: str | None, value: ParameterValue) -> bool:
@@ -145,7 +191,3 @@ def _means(text: str | None, value: ParameterValue) -> bool:
         return float(text) == float(value)
     except ValueError:
         return False
-
-
-def _words(texts: tuple[str, ...]) -> tuple[Word, ...]:
-    return tuple(Word(text) for text in texts)

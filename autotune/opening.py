@@ -31,7 +31,6 @@ from autotune.interrupts import undisturbed
 from autotune.launch import Recipe, make_recipe
 from autotune.repository import Repository
 from autotune.session import HostSession
-from autotune.sglang.flags import get_flag
 from autotune.sglang.server import ServerInfo, SglangServer
 from autotune.supervisors.base import Original, Owner, Supervisor
 from autotune.supervisors.owner import describe_owner, owner_lives
@@ -228,7 +227,7 @@ def _require_room(
 ) -> None:
     """The largest bucket must fit into what the reference admits at once."""
     largest = config.workload.largest_concurrency
-    given = get_flag(recipe.reference.argv, RUNNING_LIMIT_FLAG, ())
+    given = recipe.reference_flag(RUNNING_LIMIT_FLAG)
     if given is not None and given.isdigit():
         limit: int | None = int(given)
     elif info is not None:

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from autotune.ddtree import witnesses
 from autotune.errors import SettingsNotApplied
 from autotune.measurement import Evidence
+from autotune.passage import same_words
 from autotune.sglang.log import StartupLog
 from autotune.sglang.masking import mask_text, masked_words
 from autotune.sglang.server import MISSING, Generation, ServerInfo, setting
@@ -148,10 +149,7 @@ def argv_link(wanted: tuple[str, ...], process: ProcessFacts | None) -> Evidence
     may follow such a prefix.
     """
     seen = process.argv if process is not None else ()
-    prefix = len(seen) - len(wanted)
-    ok = seen == wanted or (
-        prefix > 0 and seen[prefix + 1 :] == wanted[1:] and seen[prefix] == wanted[0]
-    )
+    ok = same_words(wanted, seen)
     shown = _joined(seen)
     return _evidence("argv", wanted=_joined(wanted), seen=shown, ok=ok, raw=shown)
 
@@ -170,7 +168,7 @@ def environ_links(
     launch: Launch, intents: Iterable[ParameterIntent], process: ProcessFacts | None
 ) -> tuple[Evidence, ...]:
     """The link of the environment, where the study sets or leaves out any variable."""
-    absent = tuple(i.env for i in intents if i.env and i.value is None)
+    absent = (*launch.unset, *(i.env for i in intents if i.env and i.value is None))
     if not launch.environment and not absent:
         return ()
     return (environ_link(launch, process, absent=absent),)

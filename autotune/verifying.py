@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from autotune.errors import AutotuneError, NotApplied, TargetError
 from autotune.hosts import HostPlan
+from autotune.passage import same_words
 from autotune.sglang.flags import get_flag
 from autotune.sglang.masking import masked_words
 from autotune.sglang.server import MISSING, ServerInfo, SglangServer, setting
 from autotune.space import Parameter
-from autotune.supervisors.base import Supervisor, Word
+from autotune.supervisors.base import Original, ProcessFacts, Supervisor, Word
 
-__all__ = ["Comparison", "compare", "verify_host"]
+__all__ = ["Comparison", "compare", "compare_variable", "verify_host"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +65,15 @@ def verify_host(
     if process is None:
         return rows
     wanted = supervisor.expected_argv(original.launch, process)
-    shebang = len(process.argv) > len(wanted) > 1 and process.argv[-len(wanted) :] == wanted
+    same = same_words(wanted, process.argv)
     rows.append(
         Comparison(
             plan.host,
             "command line",
             f"{len(wanted)} words of the unit",
-            "the same"
-            if process.argv == wanted or shebang
-            else _first_difference(wanted, process.argv),
+            "the same" if same else _first_difference(wanted, process.argv),
             None,
-            process.argv == wanted or shebang,
+            same,
         )
     )
     listener = supervisor.listener(plan.port)
@@ -90,8 +89,26 @@ def verify_host(
     )
     info, reason = _ask(plan)
     for parameter in parameters:
-        rows.append(compare(plan.host, parameter, wanted, process.argv, info, reason))
+        if parameter.env:
+            rows.append(compare_variable(plan.host, parameter, original, process, info, reason))
+        else:
+            rows.append(compare(plan.host, parameter, wanted, process.argv, info, reason))
     return rows
+
+
+def compare_variable(
+    host: str,
+    parameter: Parameter,
+    original: Original,
+    process: ProcessFacts,
+    info: ServerInfo | None,
+    reason: str,
+) -> Comparison:
+    """One tuned variable in the unit and in the process; engines do not report variables."""
+    unit = original.environ.get(parameter.env, "none")
+    real = process.environ.get(parameter.env, "none")
+    said = reason if info is None else "not reported"
+    return Comparison(host, parameter.name, unit, real, said, ok=info is not None and unit == real)
 
 
 def compare(

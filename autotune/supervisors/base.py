@@ -30,6 +30,7 @@ __all__ = [
     "LogSource",
     "Original",
     "Owner",
+    "Passage",
     "ProcessFacts",
     "Start",
     "Supervisor",
@@ -52,16 +53,36 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
+class Passage:
+    """How the words of a service become those of the process that reads them (`autotune.passage`).
+
+    Attributes:
+        before: Words that the kernel shows in front: an interpreter's, or a wrapper script's own.
+        dropped: How many of the first words it does not show: a launcher's, which executes the
+            rest, or a wrapper's.
+        shell: Whether the words are those of the last command in the script of a `sh -c`.
+    """
+
+    before: tuple[str, ...] = ()
+    dropped: int = 0
+    shell: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """How the service is to be started: the whole argument vector and the variables we set.
 
     Attributes:
         argv: All words, `argv[0]` included.
         environment: Variables that the tuner sets; everything else is inherited from the unit.
+        unset: Variables that the service must not have.
+        passage: How the words reach the process.
     """
 
     argv: tuple[Word, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    unset: tuple[str, ...] = ()
+    passage: Passage = Passage()
 
     def texts(self) -> tuple[str, ...]:
         """The argument vector as plain text, `$` references unexpanded."""
@@ -237,6 +258,9 @@ class Original:
         launch: The argument vector that the supervisor holds (unexpanded) and no environment.
         live_argv: `/proc/PID/cmdline` of the running main process; empty when it was not running.
         live_environ: Its environment; empty when it was not running or may not be read.
+        planned_argv: What the kernel would show of a start that changes nothing.
+        environ: Variables that such a start gets, as far as the supervisor sets them.
+        scripts: Text of each script that the command line names, for messages.
         active: Whether the service was running.
         enabled: systemd's UnitFileState; "" for the process supervisor.
         files: Path and SHA-256 of each file that defines the unit.
@@ -252,6 +276,9 @@ class Original:
     files: Mapping[str, str]
     fragment: str
     taken_at_s: float
+    planned_argv: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    scripts: Mapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -16,7 +16,6 @@ As it is found, the service does not run; restoring it means that nothing of it 
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -32,7 +31,6 @@ from autotune.errors import (
     HostBusy,
     LeaseLost,
     RestoreFailed,
-    TargetError,
     UnitError,
     UnitNotFound,
 )
@@ -48,6 +46,7 @@ from autotune.supervisors.base import (
     Start,
     Word,
 )
+from autotune.supervisors.process_launch import NextStart, read_next_start, write_next_start
 from autotune.supervisors.process_lease import (
     LeaseFile,
     LeaseRecord,
@@ -67,7 +66,6 @@ from autotune.supervisors.process_state import (
     keep_port,
     process_facts,
     read_state,
-    write_json,
 )
 from autotune.supervisors.sockets import SocketOwner, owners_of_port
 
@@ -154,7 +152,7 @@ class ProcessSupervisor:
     # -- facts ----------------------------------------------------------------------------------
     def original(self) -> Original:
         """The command as it was given; it does not run before the first start."""
-        path = self._service_environment({}).get("PATH")
+        path = self._inherited().get("PATH")
         if shutil.which(self._command[0], path=path) is None:
             raise UnitNotFound(
                 f"the command of the service, {self._command[0]!r}, cannot be executed",
@@ -170,6 +168,8 @@ class ProcessSupervisor:
             files={},
             fragment=text,
             taken_at_s=time.time(),
+            planned_argv=self._command,
+            environ=dict(self._inherited()),
         )
 
     def identity(self) -> Identity:
@@ -246,19 +246,9 @@ class ProcessSupervisor:
 
     # -- changes ----------------------------------------------------------------------------------
     def apply(self, launch: Launch) -> None:
-        """Write down what the next start runs, and read it back.
-
-        Raises:
-            ConfigError: No word, or one with a NUL character, which no process can be given.
-        """
-        words = (*launch.texts(), *launch.environment, *launch.environment.values())
-        if not launch.argv or any("\0" in word for word in words):
-            raise ConfigError(f"{launch.texts()!r} is no command line")
-        stored = {"argv": list(launch.texts()), "environment": dict(launch.environment)}
+        """Write down what the next start runs; see `write_next_start` for what it raises."""
         with self._changing():
-            write_json(self._launch_path, stored)
-            if self._intended() != (launch.texts(), dict(launch.environment)):
-                raise TargetError(f"{self._launch_path} does not hold what was written into it")
+            write_next_start(self._launch_path, launch)
 
     def stop(self, *, timeout_s: float) -> None:
         """End every process of the service: SIGTERM, after `timeout_s` SIGKILL."""
@@ -284,7 +274,7 @@ class ProcessSupervisor:
             self._let_go()
             self._refuse_strangers()
             self._forget_old_logs()
-            argv, environment = self._intended()
+            intended = read_next_start(self._launch_path) or NextStart(self._command)
             invocation_id = uuid.uuid4().hex
             # The kernel cuts start times down to whole ticks; so does this, to stay comparable.
             tick_per_s = os.sysconf("SC_CLK_TCK")
@@ -292,9 +282,9 @@ class ProcessSupervisor:
             main_pid, hold_fd = start_guarded(
                 Specification(
                     invocation_id=invocation_id,
-                    argv=list(argv),
+                    argv=list(intended.argv),
                     environment={
-                        **self._service_environment(environment),
+                        **intended.variables(self._inherited()),
                         "INVOCATION_ID": invocation_id,
                     },
                     tuner_pids=sorted({os.getpid(), *self._local_owner(record)}),
@@ -362,17 +352,8 @@ class ProcessSupervisor:
         for path in logs[: -_KEPT_LOGS + 1]:
             path.unlink()
 
-    def _intended(self) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Argument vector and variables of the next start."""
-        try:
-            stored = json.loads(self._launch_path.read_bytes())
-        except FileNotFoundError:
-            return self._command, {}
-        return tuple(stored["argv"]), stored["environment"]
-
-    def _service_environment(self, ours: Mapping[str, str]) -> dict[str, str]:
-        inherited = os.environ if self._environment is None else self._environment
-        return {**inherited, **ours}
+    def _inherited(self) -> Mapping[str, str]:
+        return os.environ if self._environment is None else self._environment
 
     def _local_owner(self, record: LeaseRecord) -> tuple[int, ...]:
         """The owner of the lease as a process that a guard can watch."""

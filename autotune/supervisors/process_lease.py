@@ -28,6 +28,7 @@ __all__ = [
     "LeaseFile",
     "LeaseRecord",
     "describe_owner",
+    "is_dead_here",
     "owner_here",
     "owner_lives",
 ]
@@ -150,6 +151,15 @@ def owner_lives(owner: Owner) -> bool:
         return False
     ticks = start_ticks(owner.pid)
     return ticks is not None and abs(ticks_to_s(ticks) - owner.started_at_s) < _SAME_START_S
+
+
+def is_dead_here(owner: Owner) -> bool:
+    """Whether the owner was a process of this machine, in this boot, that has ended.  Of another
+    machine, even one of the same name, nothing is known."""
+    here = owner_here(owner.study)
+    if (owner.machine, owner.boot_id) != (here.machine, boot_id()):
+        return False
+    return not owner_lives(owner)
 
 
 def describe_owner(owner: Owner) -> str:

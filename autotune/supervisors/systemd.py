@@ -24,31 +24,33 @@ from autotune.errors import (
     DropInConflict,
     HostBusy,
     LeaseLost,
-    NotApplied,
     RestoreFailed,
     TargetError,
     UnitError,
 )
+from autotune.passage import shown
 from autotune.remote.connector import Connector
 from autotune.supervisors.base import (
     Identity,
     Launch,
     Lease,
     Listener,
+    LogFollower,
     Original,
     Owner,
     ProcessFacts,
     Start,
-    Word,
 )
-from autotune.supervisors.guard import boot_id
-from autotune.supervisors.process_lease import describe_owner, owner_here, owner_lives
+from autotune.supervisors.process_lease import describe_owner, is_dead_here
 from autotune.systemd.agent import Agent, Held
 from autotune.systemd.checks import UnitChecks, is_refusal, not_started
-from autotune.systemd.dropin import dropin_path, export_path, held_argv, render
+from autotune.systemd.dropin import NO_LINE_LOST, dropin_path, held_argv, render
 from autotune.systemd.expand import expand
+from autotune.systemd.exports import UnitExport
 from autotune.systemd.facts import UnitState
-from autotune.systemd.journal import JournalFollower, parse_entry
+from autotune.systemd.finding import find_original
+from autotune.systemd.journal import JournalFollower, last_lines
+from autotune.systemd.logs import FileFollower
 from autotune.systemd.record import UnitRecord
 from autotune.systemd.unit import UnitFacts
 from autotune.systemd.way_back import Limits, WayBack
@@ -106,23 +108,10 @@ class SystemdSupervisor:
         self._facts.require_version()
         state = self._facts.state()
         held = self._agent.holder()
-        if held is not None and _is_dead_here(held.owner):
+        if held is not None and is_dead_here(held.owner):
             # What `take_lease` will go back to before it takes the lease.
             return UnitRecord.from_json(held.record).original
-        self._checks.require_tunable(state)
-        self._checks.require_free_of_ours()
-        command = self._checks.one_command()
-        process = self._facts.process(state.main_pid) if state.main_pid else None
-        return Original(
-            launch=Launch(tuple(Word(text) for text in command.argv)),
-            live_argv=process.argv if process else (),
-            live_environ=process.environ if process else {},
-            active=state.active_state in ("active", "reloading"),
-            enabled=state.unit_file_state,
-            files=self._facts.files(),
-            fragment=self._facts.cat(),
-            taken_at_s=time.time(),
-        )
+        return find_original(self._facts, self._checks, state)
 
     def identity(self) -> Identity:
         return self._facts.state().identity()
@@ -131,19 +120,30 @@ class SystemdSupervisor:
         return self._facts.process(pid)
 
     def expected_argv(self, launch: Launch, process: ProcessFacts | None) -> tuple[str, ...]:
-        """What systemd makes of the words: variables replaced where the command expands them."""
+        """What systemd, and whatever stands between it and the engine, makes of the words."""
         expands = self._checks.one_command().expands
+        environ = process.environ if process else {}
         held = held_argv(launch, expands=expands)
-        return expand(held, process.environ if process else {}) if expands else held
+        words = expand(held, environ) if expands else held
+        return shown(words, launch.passage, environ)
 
     def listener(self, port: int) -> Listener | None:
         return self._facts.listener(port)
 
-    def follow(self, start: Start) -> JournalFollower:
-        return JournalFollower(
-            lambda cursor: self._agent.follow(start.invocation_id, cursor),
+    def follow(self, start: Start) -> LogFollower:
+        cursor, _, offset = start.cursor.partition(" ")
+        journal = JournalFollower(
+            lambda at: self._agent.follow(start.invocation_id, at),
             invocation_id=start.invocation_id,
-            cursor=start.cursor,
+            cursor=cursor,
+        )
+        place = self._checks.require_log()
+        if not place.path:
+            return journal
+        return FileFollower(
+            lambda at: self._agent.follow_file(place.path, at),
+            journal,
+            offset_bytes=0 if place.emptied else int(offset or 0),
         )
 
     def holder(self) -> Owner | None:
@@ -155,13 +155,14 @@ class SystemdSupervisor:
     def take_lease(self, owner: Owner, original: Original, *, restore_after_s: float) -> Lease:
         held = self._agent.holder()
         if held is not None:
-            if not _is_dead_here(held.owner):
+            if not is_dead_here(held.owner):
                 raise self._busy(held)
             self._way_back.go(held.lease_id)
         command = self._checks.one_command()
         if command.argv != original.launch.texts():
             raise DropInConflict(f"{self.host}: {self.unit} has changed since it was looked at")
-        record = UnitRecord(original, command, self._listen_mode())
+        from_files = tuple(sorted(self._facts.environment().from_files))
+        record = UnitRecord(original, command, self._listen_mode(), from_files)
         lease = Lease(uuid.uuid4().hex, self.host, owner, restore_after_s)
         self._acquire(lease, record)
         self._record = (lease.id, record)
@@ -186,10 +187,15 @@ class SystemdSupervisor:
         self._agent.call("guard", lease=lease_id, claim=claim_id)
         record = self._known_record(lease_id)
         self._checks.require_same_files(record.original)
-        text = render(launch, record.command)
+        text = render(
+            launch,
+            record.command,
+            from_files=record.from_files,
+            lines=NO_LINE_LOST,
+        )
         self._agent.call("apply", lease=lease_id, claim=claim_id, payload=text.encode())
         try:
-            self._checks.require_held(launch, record.command)
+            self._checks.require_held(launch, record.command, from_files=record.from_files)
         except DropInConflict:
             self._agent.call("unapply", lease=lease_id, claim=claim_id)
             raise
@@ -197,13 +203,14 @@ class SystemdSupervisor:
     def stop(self, *, timeout_s: float) -> None:
         lease_id, claim_id = self._require_claim()
         ends_at = time.monotonic() + timeout_s
-        group = self._facts.state().control_group
+        state = self._facts.state()
+        room = self._facts.gpu_room(running=state.main_pid > 0)
         self._agent.call("stop", lease=lease_id, claim=claim_id)
         killed = False
-        while left := self._left(group):
+        while left := self._left(state.control_group) or self._facts.occupied(room):
             if time.monotonic() >= ends_at:
                 if killed or self._facts.state().active_state in _ENDED:
-                    if not (left := self._left(group)):
+                    if not (left := self._left(state.control_group) or self._facts.occupied(room)):
                         return  # it ended between the two looks
                     raise HostBusy(f"{self.host}: the stop left {left}")
                 # Our limit is shorter than the unit's TimeoutStopSec=.
@@ -216,8 +223,11 @@ class SystemdSupervisor:
         self._agent.call("guard", lease=lease_id, claim=claim_id)
         if taken := self._facts.listener(self._port) if self._port else None:
             raise HostBusy(f"{self.host}: port {self._port} is held by {taken.description}")
-        answer = self._agent.call("start", lease=lease_id, claim=claim_id).decode()
-        before, uptime, cursor = (answer.split("\n") + [""] * 3)[:3]
+        path = self._checks.require_log().path
+        answer = self._agent.call(
+            "start", lease=lease_id, claim=claim_id, payload=path.encode() + b"\n"
+        ).decode()
+        before, uptime, size, cursor = (answer.split("\n") + [""] * 4)[:4]
         ends_at = time.monotonic() + self._limits.start_s
         while True:
             state = self._facts.state()
@@ -228,10 +238,12 @@ class SystemdSupervisor:
                     main_pid=state.main_pid or state.last_pid,
                     requested_at_s=float(uptime),
                     n_restarts=state.n_restarts,
-                    cursor=cursor,
+                    cursor=f"{cursor} {size}",
                 )
             if state.active_state == "failed" or state.n_restarts:
-                raise not_started(f"{self.host}: {self.unit}", state, self._tail(state, cursor))
+                raise not_started(
+                    f"{self.host}: {self.unit}", state, self._tail(state, cursor, path, size)
+                )
             if time.monotonic() >= ends_at:
                 raise UnitError(
                     f"{self.host}: {self.unit} has no main process {self._limits.start_s:g} s after"
@@ -242,62 +254,20 @@ class SystemdSupervisor:
     # -- a configuration that stays ---------------------------------------------------------------
 
     @property
-    def export_path(self) -> str:
-        """Where an applied export lies on the host."""
-        return export_path(self.unit)
-
-    def render(self, launch: Launch, *, header: str = "") -> str:
-        """Text of a drop-in that makes `launch` the unit's command line; nothing is changed."""
-        return render(launch, self._checks.one_command(), header=header)
+    def export(self) -> UnitExport:
+        """The permanent drop-in of the unit."""
+        return UnitExport(
+            unit=self.unit,
+            agent=self._agent,
+            facts=self._facts,
+            checks=self._checks,
+            way_back=self._way_back,
+            expected_argv=self.expected_argv,
+        )
 
     def keep_export(self, lease: Lease, launch: Launch, text: str) -> None:
-        """Make the command line that runs now the unit's own and end the lease, without a restart.
-
-        Args:
-            text: The permanent drop-in, `render` of the same launch.
-
-        Raises:
-            UnitError: It could not be written; the lease goes on.
-            NotApplied: systemd does not hold it afterwards.
-        """
-        command = self._known_record(lease.id).command
-        self._agent.call("keep", lease=lease.id, payload=text.encode())
-        held, state = self._checks.one_command(), self._facts.state()
-        process = self._facts.process(state.main_pid) if state.main_pid else None
-        runs = process is not None and self.expected_argv(launch, process) == process.argv
-        if held.argv != held_argv(launch, expands=command.expands) or state.need_reload or not runs:
-            raise NotApplied(
-                f"{self.host}: systemd or the process does not hold what was written to "
-                f"{self.export_path}",
-                hint="`autotune export --undo` takes it away",
-            )
-
-    def undo_export(self) -> bool:
-        """Take an applied export away, restart, and wait until the unit serves without it.
-
-        Returns:
-            Whether there was one.
-
-        Raises:
-            HostBusy: Somebody tunes the unit.
-            RestoreFailed: It does not serve again.
-        """
-        answer = self._agent.call("undo").decode().strip()
-        if answer == "none":
-            return False
-        ends_at = time.monotonic() + self._limits.serve_s
-        while True:
-            state = self._facts.state()
-            listener = self._facts.listener(self._port) if self._port else None
-            serves = self._port == 0 or (listener is not None and listener.belongs)
-            if state.active_state == "inactive" or (state.invocation_id != answer and serves):
-                return True
-            if state.active_state == "failed" or time.monotonic() >= ends_at:
-                raise RestoreFailed(
-                    f"{self.host}: {self.unit} does not serve without the export "
-                    f"({state.active_state}, {state.result})"
-                )
-            time.sleep(self._limits.poll_s)
+        """Make the command line that runs now the unit's own; see `UnitExport.keep`."""
+        self.export.keep(lease, self._known_record(lease.id), launch, text)
 
     # -- the way back -----------------------------------------------------------------------------
 
@@ -417,21 +387,7 @@ class SystemdSupervisor:
         listener = self._facts.listener(self._port) if self._port else None
         return f"a listener on port {self._port}: {listener.description}" if listener else ""
 
-    def _tail(self, state: UnitState, cursor: str) -> tuple[str, ...]:
+    def _tail(self, state: UnitState, cursor: str, path: str, size: str) -> tuple[str, ...]:
         entries = self._agent.tail(state.invocation_id, cursor, lines=50)
-        parsed = (parse_entry(raw, invocation_id=state.invocation_id) for raw in entries)
-        return tuple(
-            line.text
-            for entry in parsed
-            if entry is not None and entry.cursor != cursor
-            for line in entry.lines
-        )
-
-
-def _is_dead_here(owner: Owner) -> bool:
-    """Whether the owner was a process of this machine, in this boot, that has ended.  Of another
-    machine, even one of the same name, nothing is known."""
-    here = owner_here(owner.study)
-    if (owner.machine, owner.boot_id) != (here.machine, boot_id()):
-        return False
-    return not owner_lives(owner)
+        said = last_lines(entries, invocation_id=state.invocation_id, cursor=cursor)
+        return (*self._agent.tail_of_file(path, int(size or 0), lines=50), *said)

@@ -1,7 +1,7 @@
 """The tuner's side of the agent: one small script on the host does everything that needs root.
 
 The script is called with a fixed command line and told what to do on stdin, so three sudoers lines
-without wildcards are enough.  Its verbs, its files and its exit statuses are in `agent.sh`.
+without wildcards are enough.  Its verbs, its files and its exit statuses are in `agent_script/`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ FOLDER = "/run/autotune"
 MKDIR = "/usr/bin/mkdir"
 TEE = "/usr/bin/tee"
 SHELL = "/bin/sh"
+PARTS = ("frame", "processes", "lease", "way_back", "verbs")
+"""Files of `agent_script/`, in order; together they are the script."""
 
 _GONE = 3
 _LOST = 70
@@ -81,7 +83,8 @@ def agent_path(unit: str) -> str:
 
 def agent_script(unit: str) -> bytes:
     """Text of the agent for one unit."""
-    text = resources.files("autotune.systemd").joinpath("agent.sh").read_text(encoding="utf-8")
+    folder = resources.files("autotune.systemd") / "agent_script"
+    text = "".join((folder / f"{part}.sh").read_text(encoding="utf-8") for part in PARTS)
     for mark, value in (
         ("@UNIT@", shlex.quote(unit)),
         ("@NAME@", folder_name(unit)),
@@ -182,6 +185,20 @@ class Agent:
         first = self._first_line("follow", "-", "-", invocation_id)
         return self._connector.stream(self._argv(), input=first + cursor.encode() + b"\n")
 
+    def follow_file(self, path: str, offset_bytes: int) -> LineStream:
+        """Start to follow a file at a byte offset; carriage returns come as line ends."""
+        self._prepare()
+        first = self._first_line("follow-file", "-", "-", str(offset_bytes))
+        return self._connector.stream(self._argv(), input=first + path.encode() + b"\n")
+
+    def tail_of_file(self, path: str, offset_bytes: int, *, lines: int) -> list[str]:
+        """The last lines of a file behind a byte offset; none without a path."""
+        if not path:
+            return []
+        payload = path.encode() + b"\n"
+        answer = self.call("tail-file", str(offset_bytes), str(lines), payload=payload)
+        return answer.decode(errors="replace").splitlines()
+
     def tail(self, invocation_id: str, cursor: str, *, lines: int) -> list[bytes]:
         """The last entries of one start, as journalctl's JSON lines."""
         payload = cursor.encode() + b"\n"
@@ -208,7 +225,7 @@ class Agent:
         """Take the lease and arm the dead man's switch; None when it is ours now, else who has it.
 
         Args:
-            facts: What the way back needs to know, as `agent.sh` names it.
+            facts: What the way back needs to know, as `agent_script/lease.sh` names it.
         """
         lines = [f"{key} {value}" for key, value in facts.items()]
         lines += [f"owner {_packed(asdict(owner))}", f"record {_packed(record)}"]

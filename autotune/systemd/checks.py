@@ -5,6 +5,8 @@ Each check reads the host and raises; none changes anything.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from autotune.errors import (
     DropInConflict,
     RestoreFailed,
@@ -16,6 +18,7 @@ from autotune.errors import (
 from autotune.supervisors.base import Launch, Original
 from autotune.systemd.dropin import DROPIN_NAME, dropin_path, held_argv, mask_path
 from autotune.systemd.facts import ExecCommand, UnitState
+from autotune.systemd.logs import LogPlace, log_place
 from autotune.systemd.record import UnitRecord
 from autotune.systemd.unit import UnitFacts
 
@@ -53,7 +56,7 @@ class UnitChecks:
             case "loaded":
                 pass
             case "not-found":
-                raise UnitNotFound(f"{where}: there is no such unit")
+                raise self._not_found()
             case other:
                 raise UnitRefused(
                     f"{where}: systemd does not load it ({other})",
@@ -71,14 +74,66 @@ class UnitChecks:
             )
         if state.type == "oneshot":
             raise UnitRefused(
-                f"{where}: Type=oneshot does not run the server itself",
+                f"{where}: Type=oneshot: this unit does not run the server itself, so neither "
+                "its flags nor its process are found there",
                 hint="name the unit whose main process is the server",
+            )
+        if state.type == "forking":
+            raise UnitRefused(
+                f"{where}: Type=forking: the server leaves the command of ExecStart behind, so its "
+                "command line cannot be proved",
+                hint="let the server stay in the foreground, with Type=exec",
+            )
+        if not state.by_hand:
+            raise UnitRefused(
+                f"{where}: RefuseManualStart= or RefuseManualStop= forbids to restart it",
+                hint="take the line out of the unit",
+            )
+        if state.source_path.endswith((".container", ".pod", ".kube")):
+            raise UnitRefused(
+                f"{where}: it is generated from {state.source_path}: its main process is a "
+                "container's, and what the server in it got cannot be proved from here",
+                hint="run the server as a unit without a container",
             )
         if state.fragment_path.startswith("/run/systemd/transient/"):
             raise UnitRefused(
                 f"{where}: a transient unit is gone once it is stopped",
                 hint="write it as a file under /etc/systemd/system",
             )
+
+    def _not_found(self) -> UnitNotFound:
+        of_a_user = self._facts.is_of_a_user()
+        return UnitNotFound(
+            f"{self.where}: there is no such unit"
+            + (" of the system; one of a user's own systemd has this name" if of_a_user else ""),
+            hint="a user unit ends with its user's session: install it under /etc/systemd/system"
+            if of_a_user
+            else "",
+        )
+
+    def require_alone(self, state: UnitState) -> None:
+        """Raises UnitRefused when a restart would change more than this unit."""
+        if sockets := self._facts.sockets():
+            raise UnitRefused(
+                f"{self.where}: {', '.join(sockets)} holds its socket and starts it, so who "
+                "listens cannot be proved",
+                hint="let the server open its port itself",
+            )
+        if state.active_state != "active":
+            return
+        if others := self._facts.stopped_with_it():
+            raise UnitRefused(
+                f"{self.where}: a stop of it would stop {', '.join(others)} too, and its start "
+                "would not bring that back",
+                hint="say Wants= there instead of Requires=, BindsTo= or PartOf=",
+            )
+
+    def require_log(self) -> LogPlace:
+        """Where the service logs.  Raises UnitRefused when that cannot be read."""
+        try:
+            return log_place(*self._facts.outputs())
+        except UnitRefused as error:
+            raise UnitRefused(f"{self.where}: {error.message}", hint=error.hint) from error
 
     def require_free_of_ours(self) -> None:
         """Raises DropInConflict when a drop-in of ours, masking or later than ours, is there."""
@@ -125,13 +180,15 @@ class UnitChecks:
                 hint="the study stops; nothing of that change is overwritten",
             )
 
-    def require_held(self, launch: Launch, command: ExecCommand) -> None:
+    def require_held(
+        self, launch: Launch, command: ExecCommand, *, from_files: Collection[str] = ()
+    ) -> None:
         """What systemd holds after its reload is what was asked for."""
         path = dropin_path(self._unit)
         drop_ins = self._facts.drop_ins()
         if not drop_ins or drop_ins[-1] != path:
             raise DropInConflict(f"{self._host}: {path} does not count last: {', '.join(drop_ins)}")
-        wanted = held_argv(launch, expands=command.expands)
+        wanted = held_argv(launch, expands=command.expands, from_files=from_files)
         held = self.one_command()
         if held.argv != wanted or held.flags != command.flags:
             raise DropInConflict(
@@ -141,8 +198,12 @@ class UnitChecks:
         if launch.environment:
             variables = self._facts.properties("Service", ["Environment"])["Environment"]
             for name, value in launch.environment.items():
-                if f"{name}={value}" not in variables:
+                if name not in from_files and f"{name}={value}" not in variables:
                     raise DropInConflict(f"{self._host}: systemd does not hold our {name}=")
+        if launch.unset:
+            gone = self._facts.properties("Service", ["UnsetEnvironment"])["UnsetEnvironment"]
+            if missing := sorted(set(launch.unset) - set(gone)):
+                raise DropInConflict(f"{self._host}: systemd does not unset our {missing[0]}")
         if self._facts.state().need_reload:
             raise DropInConflict(f"{self._host}: {self._unit} changed while it was written")
         if warnings := self._facts.verify():

@@ -47,6 +47,11 @@ SHOWN = (
     "LoadState",
     "User",
     "KillMode",
+    "SourcePath",
+    "StandardOutput",
+    "StandardError",
+    "RefuseManualStart",
+    "RefuseManualStop",
 )
 """Properties that are asked for: all of them fit on one line."""
 
@@ -62,6 +67,9 @@ class UnitState:
 
     Attributes:
         last_pid: The newest main process, also after its end.
+        source_path: What a generator made the unit from, "" for a unit that somebody wrote.
+        standard_output, standard_error: Where they go: `journal`, `append:PATH`, `null` ...
+        by_hand: Whether somebody may start and stop it.
     """
 
     load_state: str
@@ -81,6 +89,10 @@ class UnitState:
     control_group: str
     user: str
     kill_mode: str
+    source_path: str = ""
+    standard_output: str = ""
+    standard_error: str = ""
+    by_hand: bool = True
 
     def identity(self) -> Identity:
         """The part that every supervisor knows."""
@@ -169,6 +181,10 @@ def unit_state(text: str) -> UnitState:
         control_group=word("ControlGroup"),
         user=word("User"),
         kill_mode=word("KillMode"),
+        source_path=word("SourcePath"),
+        standard_output=word("StandardOutput"),
+        standard_error=word("StandardError"),
+        by_hand="yes" not in (word("RefuseManualStart"), word("RefuseManualStop")),
     )
 
 

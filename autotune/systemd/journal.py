@@ -15,7 +15,7 @@ import json
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -24,7 +24,7 @@ from autotune.errors import ConnectError
 from autotune.remote.connector import LineStream
 from autotune.supervisors.base import LogLine, LogSource
 
-__all__ = ["FIELDS", "Entry", "JournalFollower", "parse_entry"]
+__all__ = ["FIELDS", "Entry", "JournalFollower", "last_lines", "parse_entry"]
 
 FIELDS = "MESSAGE,_SYSTEMD_INVOCATION_ID,INVOCATION_ID,_SYSTEMD_UNIT"
 """Fields that journalctl is asked for; it adds the time and the cursor by itself."""
@@ -59,6 +59,17 @@ def parse_entry(raw: bytes, *, invocation_id: str) -> Entry | None:
         return Entry((), cursor)
     pieces = _LINE_ENDS.split(_text(fields.get("MESSAGE")))
     return Entry(tuple(LogLine(piece, at_s, source) for piece in pieces if piece), cursor)
+
+
+def last_lines(raw: Iterable[bytes], *, invocation_id: str, cursor: str) -> list[str]:
+    """Texts of a start's last entries, without the one at the cursor."""
+    parsed = (parse_entry(entry, invocation_id=invocation_id) for entry in raw)
+    return [
+        line.text
+        for entry in parsed
+        if entry is not None and entry.cursor != cursor
+        for line in entry.lines
+    ]
 
 
 def _source(fields: dict[str, Any], invocation_id: str) -> LogSource | None:

@@ -7,11 +7,11 @@ back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from autotune.errors import UnitError
-from autotune.supervisors.base import Launch, Original, Word
+from autotune.supervisors.base import Launch, Original, Passage, Word
 from autotune.systemd.facts import ExecCommand
 
 __all__ = ["UnitRecord"]
@@ -25,11 +25,13 @@ class UnitRecord:
         command: Its one command, with program and prefixes.
         listen: `cgroup` when the listener belonged to the unit's own processes, `any` when it was
             another's (a container engine's), which the way back then accepts too.
+        from_files: Variables that files of `EnvironmentFile=` set.
     """
 
     original: Original
     command: ExecCommand
     listen: str
+    from_files: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """For the host's lease folder."""
@@ -46,6 +48,9 @@ class UnitRecord:
             "exec_argv": list(self.command.argv),
             "flags": sorted(self.command.flags),
             "listen": self.listen,
+            "from_files": list(self.from_files),
+            "passage": asdict(original.launch.passage),
+            "planned_argv": list(original.planned_argv),
         }
 
     @classmethod
@@ -56,8 +61,13 @@ class UnitRecord:
             UnitError: Another program wrote it.
         """
         try:
+            passage = dict(stored["passage"])
+            before = passage.pop("before")
             original = Original(
-                launch=Launch(tuple(Word(text, ours) for text, ours in stored["argv"])),
+                launch=Launch(
+                    tuple(Word(text, ours) for text, ours in stored["argv"]),
+                    passage=Passage(tuple(before), **passage),
+                ),
                 live_argv=tuple(stored["live_argv"]),
                 live_environ={},
                 active=stored["active"],
@@ -65,10 +75,11 @@ class UnitRecord:
                 files=dict(stored["files"]),
                 fragment=stored["fragment"],
                 taken_at_s=stored["taken_at_s"],
+                planned_argv=tuple(stored["planned_argv"]),
             )
             command = ExecCommand(
                 stored["path"], tuple(stored["exec_argv"]), frozenset(stored["flags"])
             )
-            return cls(original, command, stored["listen"])
+            return cls(original, command, stored["listen"], tuple(stored["from_files"]))
         except (KeyError, TypeError, ValueError) as error:
             raise UnitError(f"the record on the host cannot be read: {error!r}") from error

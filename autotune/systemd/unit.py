@@ -11,6 +11,7 @@ from autotune.remote.connector import Connector
 from autotune.supervisors.base import Listener, ProcessFacts
 from autotune.systemd.agent import Agent, restore_units
 from autotune.systemd.dropin import DROPIN_NAME
+from autotune.systemd.environment import UnitEnvironment, unit_environment
 from autotune.systemd.facts import (
     ExecCommand,
     UnitState,
@@ -22,6 +23,8 @@ from autotune.systemd.facts import (
     show_command,
     unit_state,
 )
+from autotune.systemd.gpus import GpuRoom, gpu_room, occupied
+from autotune.systemd.logs import FILE_KINDS, written_outputs
 
 __all__ = ["UnitFacts", "parse_listeners", "parse_process"]
 
@@ -82,6 +85,61 @@ class UnitFacts:
         hashes = self._agent.call("hash", payload=listed.encode()).decode().splitlines()
         return dict(zip(paths, hashes, strict=True))
 
+    def environment(self) -> UnitEnvironment:
+        """The variables that the unit sets."""
+        names = ["Environment", "EnvironmentFiles", "UnsetEnvironment"]
+        found = self.properties("Service", names)
+        texts = self.texts([path for path, _ in found["EnvironmentFiles"]])
+        return unit_environment(
+            found["Environment"],
+            [text.decode(errors="surrogateescape") for text in texts.values() if text is not None],
+            found["UnsetEnvironment"],
+        )
+
+    def outputs(self) -> tuple[str, str]:
+        """`StandardOutput=` and `StandardError=`; systemd tells their kind, the unit's text the
+        path."""
+        state = self.state()
+        said = (state.standard_output, state.standard_error)
+        if any(kind in FILE_KINDS for kind in said):
+            return written_outputs(self.cat(), *said)
+        return said
+
+    def texts(self, paths: Sequence[str]) -> dict[str, bytes | None]:
+        """The first 64 KiB of files, None of those that are not there."""
+        paths = [path for path in dict.fromkeys(paths) if path and "\n" not in path]
+        if not paths:
+            return {}
+        listed = "".join(path + "\n" for path in paths)
+        lines = self._agent.call("texts", payload=listed.encode()).decode().splitlines()
+        return {
+            path: None if line == "-" else base64.b64decode(line)
+            for path, line in zip(paths, lines, strict=True)
+        }
+
+    def stopped_with_it(self) -> list[str]:
+        """Active units that a stop of this one would stop too, and its start not bring back."""
+        names = ["RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf"]
+        others = sorted(
+            {unit for found in self.properties("Unit", names).values() for unit in found}
+        )
+        if not others:
+            return []
+        argv = ["systemctl", "show", "--no-pager", "--property=Id,ActiveState", "--", *others]
+        blocks = [parse_show(block) for block in self._text(argv).split("\n\n")]
+        return [b["Id"] for b in blocks if b.get("ActiveState") in ("active", "activating")]
+
+    def sockets(self) -> list[str]:
+        """Socket units that start this one."""
+        found = self.properties("Unit", ["TriggeredBy"])["TriggeredBy"]
+        return [unit for unit in found if unit.endswith(".socket")]
+
+    def is_of_a_user(self) -> bool:
+        """Whether a unit of this name exists for users' own managers."""
+        places = ["/etc/systemd/user", "/usr/lib/systemd/user", "/root", "/home"]
+        argv = ["find", *places, "-maxdepth", "5", "-path", f"*systemd/user/{self._unit}"]
+        return bool(self._connector.run(argv).stdout.strip())
+
     def cat(self) -> str:
         """Text of `systemctl cat`."""
         return self._agent.call("cat").decode(errors="surrogateescape")
@@ -116,6 +174,21 @@ class UnitFacts:
             return ""
         text = self._agent.call("left", payload=group.encode() + b"\n").decode(errors="replace")
         return "; ".join(_described(line) for line in text.split("\n") if line)
+
+    def gpu_room(self, *, running: bool) -> GpuRoom:
+        """How much memory of each GPU may be in use once the service has ended.
+
+        Args:
+            running: Whether the service runs now.
+        """
+        return gpu_room(self._gpus(), running=running)
+
+    def occupied(self, room: GpuRoom) -> str:
+        """What is left on the GPUs of a service that has ended, "" when nothing is."""
+        return occupied(self._gpus(), room) if room else ""
+
+    def _gpus(self) -> str:
+        return self._agent.call("gpus").decode(errors="replace")
 
     def _text(self, argv: Sequence[str]) -> str:
         completed = self._connector.run(argv)

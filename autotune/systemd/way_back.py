@@ -1,6 +1,6 @@
 """The way back, as a tuner asks for it and proves it.
 
-The host walks it by itself (`agent.sh`, verb `restore`), as a service of its own: it is started
+The host walks it by itself (`agent_script/way_back.sh`), as a service of its own: it is started
 here, or by the timer when nobody beats, and it goes on whatever happens to this end.
 """
 
@@ -102,3 +102,23 @@ class WayBack:
         ):
             time.sleep(self._limits.poll_s)
         self._checks.prove_back(record)
+
+    def serves_anew(self, before: str) -> None:
+        """Wait until another start of the unit than `before` serves, or the unit is stopped.
+
+        Raises:
+            RestoreFailed: It failed, or does not serve in time.
+        """
+        ends_at = time.monotonic() + self._limits.serve_s
+        while True:
+            state = self._facts.state()
+            listener = self._facts.listener(self._port) if self._port else None
+            serves = self._port == 0 or (listener is not None and listener.belongs)
+            if state.active_state == "inactive" or (state.invocation_id != before and serves):
+                return
+            if state.active_state == "failed" or time.monotonic() >= ends_at:
+                raise RestoreFailed(
+                    f"{self._checks.where} does not serve without the export "
+                    f"({state.active_state}, {state.result})"
+                )
+            time.sleep(self._limits.poll_s)

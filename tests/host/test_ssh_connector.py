@@ -152,6 +152,28 @@ def test_a_jump_host(host: SystemdHost, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hashed", [False, True], ids=["plain", "hashed"])
+def test_a_port_of_an_ipv6_address(host: SystemdHost, tmp_path: Path, hashed: bool) -> None:
+    """Its key stands under `[address]:port`, and under no other name."""
+    serve = "/usr/sbin/sshd -D -o 'ListenAddress=[::1]:2222' -o PidFile=none"
+    host.run(f"systemd-run --quiet --unit=other-sshd {serve}")
+    eventually(lambda: host.run("ss -ltnH 'sport = :2222'").stdout, bool)
+    known = tmp_path / "known"
+    known.write_text(f"[::1]:2222 {host.known_hosts.read_text().split(' ', 1)[1]}")
+    if hashed:
+        keygen("-H", "-f", str(known))
+    config = tmp_path / "config"
+    config.write_text(
+        f"Host inner\n  HostName ::1\n  Port 2222\n  ProxyJump {host.name}\n"
+        f"Host *\n  User root\n  IdentityFile {host.key}\n"
+        f"  UserKnownHostsFile {known} {host.known_hosts}\n"
+        f"Host {host.name}\n  HostName {host.host}\n"
+    )
+    with SshConnector("inner", SshOptions(config=str(config))) as connector:
+        seen = connector.run(["sh", "-c", "echo $SSH_CONNECTION"]).text.split()
+    assert seen[2:] == ["::1", "2222"]
+
+
+@pytest.mark.parametrize("hashed", [False, True], ids=["plain", "hashed"])
 def test_known_hosts(host: SystemdHost, tmp_path: Path, hashed: bool) -> None:
     known = tmp_path / "known"
     known.write_text(host.known_hosts.read_text())

@@ -121,7 +121,8 @@ def test_a_variable_carries_a_parameter_without_a_flag() -> None:
     launch = recipe.launch({"mode": "off"}, None)
     assert launch.texts() == COMMAND
     assert launch.environment == {"DRAFT_MODE": "off"}
-    assert recipe.launch({"mode": None}, None).environment == {}
+    none = recipe.launch({"mode": None}, None)
+    assert (none.environment, none.unset) == ({}, ("DRAFT_MODE",))
 
 
 # -- fixed flags ----------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ def test_a_window_that_runs_although_deployed_is_none() -> None:
 def test_what_runs_counts_and_not_what_the_unit_says() -> None:
     """The unit was edited after the last start."""
     edited = tuple("16" if word == "8" else word for word in COMMAND)
-    with pytest.raises(StudyError, match="runs 16"):
+    with pytest.raises(UnitRefused, match=r"has --speculative-ddtree-budget 16, .* gives it 8"):
         recipe_of(an_original(*COMMAND, live=edited))
 
 

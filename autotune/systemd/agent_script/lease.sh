@@ -1,0 +1,92 @@
+# -- lease -------------------------------------------------------------------------------------
+
+arm() {
+    mkdir -p "$UNITS" || return 1
+    cat >"$UNITS/$SERVICE" <<END || return 1
+[Unit]
+Description=autotune: put $UNIT back as it was found
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+Slice=system.slice
+ExecStart=/bin/sh $FOLDER/agent restore
+TimeoutStartSec=infinity
+Restart=on-failure
+RestartSec=5s
+END
+    cat >"$UNITS/$TIMER" <<END || return 1
+[Unit]
+Description=autotune: $UNIT is put back when its tuner is silent for $1 s
+
+[Timer]
+OnActiveSec=$1
+AccuracySec=1s
+END
+    chmod 644 "$UNITS/$SERVICE" "$UNITS/$TIMER" || return 1
+    systemctl daemon-reload || return 1
+    systemctl restart "$TIMER"
+}
+
+# Take everything of ours away.  The lease goes first: whatever interrupts this, what is left is
+# harmless and the next call takes it away.
+clear_all() {
+    systemctl stop "$TIMER" 2>/dev/null
+    if [ -d "$LEASE_DIR" ]; then
+        # In one step, so that nobody reads half a lease.
+        mv "$LEASE_DIR" "$FOLDER/lease.gone" || rm -rf "$LEASE_DIR"
+    fi
+    rm -rf "$FOLDER/lease.gone" "$LEASE_DIR.new"
+    if [ -e "$UNITS/$SERVICE" ] || [ -e "$UNITS/$TIMER" ]; then
+        rm -f "$UNITS/$SERVICE" "$UNITS/$TIMER"
+        systemctl daemon-reload
+    fi
+    rm -rf "$FOLDER"
+    rmdir /run/autotune 2>/dev/null
+    rm -f "$LOCK"
+}
+
+acquire() {
+    lock
+    if [ -d "$LEASE_DIR" ]; then
+        holder
+        exit 71
+    fi
+    new=$LEASE_DIR.new
+    rm -rf "$new"
+    mkdir "$new" || fail 74 "$new cannot be made"
+    while read -r key value; do
+        case $key in
+            active | invocation | cmdline | listen | port | wait | after | owner | record)
+                printf '%s' "$value" >"$new/$key" || fail 74 "$new cannot be written" ;;
+            *) fail 64 "unknown fact $key" ;;
+        esac
+    done
+    printf '%s' "$1" >"$new/id" && : >"$new/claim" && : >"$new/armed" ||
+        fail 74 "$new cannot be written"
+    arm "$(cat "$new/after")" || {
+        clear_all
+        fail 74 "the dead man's switch could not be armed"
+    }
+    mv "$new" "$LEASE_DIR" || fail 74 "$LEASE_DIR cannot be made"
+}
+
+# STATE LEASE CLAIM, then owner, record and the last failure of the restore in base64
+holder() {
+    while :; do
+        [ -d "$LEASE_DIR" ] || { echo free; return; }
+        if [ -e "$LEASE_DIR/armed" ]; then state=armed; else state=restoring; fi
+        before=$(fact id)
+        answer=$(
+            printf '%s %s %s' "$state" "$before" "$(fact claim)"
+            for key in owner record failure; do
+                echo
+                fact "$key"
+            done
+        )
+        # The folder comes and goes in one step: the same id before and after means no torn answer.
+        [ -n "$before" ] && [ "$(fact id)" = "$before" ] && break
+    done
+    printf '%s\n' "$answer"
+}
+
