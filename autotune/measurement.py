@@ -67,8 +67,9 @@ class BucketMeasurement:
         server_tokens: Output tokens by the server's own counter over the same span; None without.
         max_running_requests, largest_graph: What the server admitted at once, and its largest
             batch with a captured CUDA graph (0 without graphs); None where it does not say.
-        client_cpu: Share of one core that the client used while it measured, 0..1.
-        loop_lag_ms: 99th percentile of the event loop's lateness, ms.
+        client_cpu: Share of one core that the client's busiest process used, 0..1;
+            `client_processes` how many there were.
+        loop_lag_ms: 99th percentile of the lateness of the client's latest event loop, ms.
         warm_up_s, windows_s: Time spent, seconds; `windows` their number.
         requests, errors: Finished requests and failed ones.
         valid: Whether the bucket may enter a score.
@@ -106,6 +107,7 @@ class BucketMeasurement:
     started_at_s: float = 0.0
     max_running_requests: int | None = None
     largest_graph: int | None = None
+    client_processes: int = 1
 
     @property
     def key(self) -> str:

@@ -7,7 +7,7 @@ import collections
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from autotune.benchmark.client import OpenAiClient
 from autotune.benchmark.requests import Outcome, RequestTimings
@@ -30,9 +30,20 @@ class WindowLedger:
         self.origin_s = origin_s
         self.window_s = window_s
         self._tokens: collections.defaultdict[int, float] = collections.defaultdict(float)
+        self._taken: dict[int, float] = {}
 
     def add(self, at_s: float, tokens: float) -> None:
         self._tokens[self.index(at_s)] += tokens
+
+    def take_changes(self) -> dict[int, float]:
+        """Tokens by window that came, or went, since this was asked before."""
+        changes = {
+            index: count - self._taken.get(index, 0.0)
+            for index, count in self._tokens.items()
+            if count != self._taken.get(index, 0.0)
+        }
+        self._taken = dict(self._tokens)
+        return changes
 
     def index(self, at_s: float) -> int:
         """Number of the window that holds this time; negative before the origin."""
@@ -88,11 +99,14 @@ class LagMeter:
 
 
 class ClosedLoop:
-    """Runs `concurrency` requests at once, each followed by the next without a pause.
+    """Runs one request per stream at once, each followed by the next without a pause.
 
     The first request of stream i asks for (i + 1) / concurrency of the output tokens.  Requests
     then end one after another from the start on, as they do in the long run, instead of all at the
     same time for ever.
+
+    Args:
+        streams: Numbers of the streams to run, each below `concurrency`, that of the whole bucket.
 
     Attributes:
         ended: All requests that have ended, in order of their end.
@@ -107,17 +121,19 @@ class ClosedLoop:
         feed: PromptFeed,
         ledger: WindowLedger,
         *,
+        streams: Sequence[int],
         concurrency: int,
         output_tokens: int,
     ) -> None:
         self._client = client
         self._feed = feed
         self._ledger = ledger
+        self._streams = streams
         self._concurrency = concurrency
         self._output_tokens = output_tokens
         self._stopping = False
         self._failed_in_a_row = 0
-        self._opened = [False] * concurrency
+        self._opened = dict.fromkeys(streams, False)
         self._counted_tokens = 0
         self._counted_chunks = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -128,13 +144,18 @@ class ClosedLoop:
     def start(self) -> None:
         self._tasks = [
             asyncio.create_task(self._stream(number), name=f"stream-{number}")
-            for number in range(self._concurrency)
+            for number in self._streams
         ]
 
     @property
     def all_opened(self) -> bool:
         """Whether every stream has had a token: the burst of first prompts is over."""
-        return all(self._opened)
+        return all(self._opened.values())
+
+    @property
+    def width(self) -> int:
+        """Streams that run here."""
+        return len(self._streams)
 
     @property
     def running(self) -> int:
@@ -187,7 +208,7 @@ class ClosedLoop:
             self._counted_chunks += len(timings.chunk_s)
             return False
         self._failed_in_a_row += 1
-        if self._failed_in_a_row >= max(_LEAST_FAILURES, self._concurrency):
+        if self._failed_in_a_row >= max(_LEAST_FAILURES, self.width):
             self._stopping = True
             self.collapsed.set()
         return True

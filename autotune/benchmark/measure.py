@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,9 +19,8 @@ from autotune.benchmark.audit import (
     commonest_error,
     server_view,
 )
-from autotune.benchmark.client import OpenAiClient
-from autotune.benchmark.closed_loop import ClosedLoop, LagMeter, PromptFeed, WindowLedger
 from autotune.benchmark.counters import Counters, CounterValues
+from autotune.benchmark.load import Load
 from autotune.benchmark.requests import Outcome, RequestTimings
 from autotune.errors import ErrorRateTooHigh
 from autotune.measure_settings import MeasureSettings
@@ -71,41 +69,30 @@ class BucketMeter:
     """Measures one bucket; used once.
 
     Args:
-        client: Of the server that is measured.
-        texts: The bucket's prompts, without end.
+        load: The bucket's requests, not yet started.
         template_tokens: What the chat template adds to each prompt, tokens.
         on_window: Told of each window; what it raises ends the measurement.
+        clock: The load's, monotonic, seconds.
     """
 
     def __init__(
         self,
-        client: OpenAiClient,
+        load: Load,
         bucket: Bucket,
-        texts: Iterator[str],
         settings: MeasureSettings,
         *,
         counters: Counters,
+        clock: Callable[[], float],
         template_tokens: float = 0.0,
         on_window: Callable[[WindowNote], None] | None = None,
     ) -> None:
-        self._client = client
+        self._load = load
         self._bucket = bucket
         self._settings = settings
         self._counters = counters
+        self._clock = clock
         self._template_tokens = template_tokens
         self._on_window = on_window
-        self._clock = client.clock
-        self._feed = PromptFeed(texts)
-        self._ledger = WindowLedger(origin_s=0.0, window_s=settings.window_s)
-        self._loop = ClosedLoop(
-            client,
-            self._feed,
-            self._ledger,
-            concurrency=bucket.concurrency,
-            output_tokens=bucket.output_tokens,
-        )
-        self._lag = LagMeter(self._clock, self._refill)
-        self._cpu_s = 0.0
 
     async def measure(self) -> BucketMeasurement:
         """The bucket's numbers.
@@ -116,18 +103,12 @@ class BucketMeter:
         """
         started_at_s = time.time()
         before = await self._counters.read()
-        self._feed.fill(2 * self._bucket.concurrency + 16)
-        self._ledger.origin_s = self._clock()
-        self._loop.start()
-        meter = asyncio.create_task(self._lag.run(), name="lag-meter")
         try:
+            await self._load.start()
             first, steady = await self._warm_up()
             last = await self._windows(first)
         finally:
-            meter.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await meter
-            await self._loop.stop(run_out_s=self._run_out_s())
+            await self._load.stop(run_out_s=self._run_out_s())
         after = await self._settled()
         return self._result(
             first,
@@ -137,9 +118,6 @@ class BucketMeter:
             after=after,
             started_at_s=started_at_s,
         )
-
-    def _refill(self) -> None:
-        self._feed.fill(self._bucket.concurrency + 16, at_once=1)
 
     async def _warm_up(self) -> tuple[int, bool]:
         """Index of the first window to measure, and whether the windows before it were steady.
@@ -151,25 +129,23 @@ class BucketMeter:
         for index in range(math.ceil(self._settings.warm_up_most_s / self._settings.window_s)):
             await self._window_end(index)
             self._note(Phase.WARM_UP, index, 0)
-            if opened is None and self._loop.all_opened:
+            if opened is None and self._load.all_opened:
                 opened = index + 1
-            if opened is not None and stats.is_steady(self._ledger.rates(opened, index + 1)):
+            if opened is not None and stats.is_steady(self._load.rates(opened, index + 1)):
                 return index + 1, True
-        return self._ledger.index(self._clock()), False
+        return index + 1, False
 
     async def _windows(self, first: int) -> int:
         """Index after the last measured window."""
         settings = self._settings
-        self._lag.lags_ms.clear()
-        ended_before = len(self._loop.ended)
-        cpu_s, wall_s = time.process_time(), self._clock()
+        ended_before = len(self._load.ended)
         last = first
         while True:
             await self._window_end(last)
             last += 1
             self._note(Phase.MEASURE, last - 1 - first, first)
-            seen = len(self._loop.ended) - ended_before + self._loop.running
-            rates = self._ledger.rates(first, last)
+            seen = len(self._load.ended) - ended_before + self._load.running
+            rates = self._load.rates(first, last)
             spent = len(rates) >= settings.most_windows
             if spent or (
                 seen >= _LEAST_REQUESTS
@@ -181,26 +157,21 @@ class BucketMeter:
                 )
             ):
                 break
-        self._cpu_s = (time.process_time() - cpu_s) / max(self._clock() - wall_s, 1e-9)
         return last
 
     async def _window_end(self, index: int) -> None:
         """Waits for the end of a window.  Raises ErrorRateTooHigh when the streams collapse."""
-        left_s = self._ledger.start_s(index + 1) - self._clock()
-        if left_s > 0:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._loop.collapsed.wait(), timeout=left_s)
-        self._loop.raise_defects()
-        if self._loop.collapsed.is_set():
+        await self._load.window(index)
+        if self._load.collapsed:
             raise ErrorRateTooHigh(
                 f"bucket {self._bucket.key}: every stream failed, most often with"
-                f" {commonest_error(self._loop.ended)}"
+                f" {commonest_error(self._load.ended)}"
             )
 
     def _note(self, phase: Phase, index: int, first: int) -> None:
         if self._on_window is None:
             return
-        rates = self._ledger.rates(first, first + index + 1)
+        rates = self._load.rates(first, first + index + 1)
         half_width = None
         if phase is Phase.MEASURE and len(rates) > 1:
             half_width = stats.mean_interval(rates).half_width
@@ -209,8 +180,8 @@ class BucketMeter:
                 bucket=self._bucket.key,
                 phase=phase,
                 index=index,
-                start_s=self._ledger.start_s(first + index),
-                end_s=self._ledger.start_s(first + index + 1),
+                start_s=self._load.start_s(first + index),
+                end_s=self._load.start_s(first + index + 1),
                 tok_per_s=rates[-1],
                 mean_tok_per_s=math.fsum(rates) / len(rates),
                 half_width=half_width,
@@ -219,7 +190,7 @@ class BucketMeter:
 
     def _run_out_s(self) -> float:
         """Time to wait for running streams: none where a request takes longer than we would."""
-        good = [t for t in self._loop.ended if t.outcome is Outcome.SUCCESSFUL]
+        good = [t for t in self._load.ended if t.outcome is Outcome.SUCCESSFUL]
         lengths = [timings.ended_s - timings.sent_s for timings in good[-8:]]
         return _RUN_OUT_S if lengths and max(lengths) <= _RUN_OUT_S else 0.0
 
@@ -245,9 +216,9 @@ class BucketMeter:
         after: CounterValues,
         started_at_s: float,
     ) -> BucketMeasurement:
-        bucket, ended, closed = self._bucket, self._loop.ended, self._loop.closed
-        rates = self._ledger.rates(first, last)
-        from_s, to_s = self._ledger.start_s(first), self._ledger.start_s(last)
+        bucket, ended, closed = self._bucket, self._load.ended, self._load.closed
+        rates, strain = self._load.rates(first, last), self._load.strain(first, last)
+        from_s, to_s = self._load.start_s(first), self._load.start_s(last)
         good = [timings for timings in ended if timings.outcome is Outcome.SUCCESSFUL]
         sent = _preferred([*good, *closed], lambda t: from_s <= t.sent_s < to_s)
         within = [t for t in good if from_s <= t.ended_s < to_s] or [*good, *closed]
@@ -258,13 +229,12 @@ class BucketMeter:
         prompt = [t.prompt_tokens for t in good if t.prompt_tokens is not None]
         reported = [t.cached_tokens for t in good if t.cached_tokens is not None]
         cached = sum(reported) if reported else view.cached_tokens
-        lag_ms = stats.percentile(self._lag.lags_ms or [0.0], 99)
         errors = len(ended) - len(good)
         interval = stats.mean_interval(rates) if len(rates) > 1 else Interval(rates[0], rates[0])
         reasons = {
             BucketQuality.CLIENT_BOTTLENECK: audit_client(
-                cpu=self._cpu_s,
-                lag_p99_ms=lag_ms,
+                cpu=strain.cpu,
+                lag_p99_ms=strain.lag_p99_ms,
                 ttft_ms=_percentile(ttft_ms, 50),
                 cpu_most=self._settings.client_cpu_most,
                 lag_most_ms=self._settings.loop_lag_most_ms,
@@ -317,8 +287,8 @@ class BucketMeter:
             prompt_tokens=math.fsum(prompt) / max(len(prompt), 1),
             cached_tokens=cached,
             server_tokens=view.generation_tokens,
-            client_cpu=self._cpu_s,
-            loop_lag_ms=lag_ms,
+            client_cpu=strain.cpu,
+            loop_lag_ms=strain.lag_p99_ms,
             warm_up_s=first * self._settings.window_s,
             windows_s=len(rates) * self._settings.window_s,
             windows=len(rates),
@@ -330,6 +300,7 @@ class BucketMeter:
             started_at_s=started_at_s,
             max_running_requests=after.max_running_requests,
             largest_graph=after.largest_graph,
+            client_processes=strain.processes,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from typing import Self
 
@@ -13,11 +14,13 @@ from autotune.benchmark.audit import commonest_error
 from autotune.benchmark.client import Answer, Endpoint, OpenAiClient
 from autotune.benchmark.closed_loop import PromptFeed
 from autotune.benchmark.counters import Counters, CounterValues, HttpCounters
+from autotune.benchmark.load import Load, LocalLoad
 from autotune.benchmark.measure import BucketMeter, WindowNote
 from autotune.benchmark.requests import Outcome, RequestTimings
+from autotune.benchmark.spread import Connection, Pool, SpreadLoad, processes_for
 from autotune.errors import ErrorRateTooHigh
 from autotune.measure_settings import MeasureSettings
-from autotune.measurement import BucketMeasurement
+from autotune.measurement import BucketMeasurement, BucketQuality
 from autotune.prompts import PieceCounts, PromptLibrary, PromptSet, calibrate, fit_offset
 from autotune.workload import Bucket
 
@@ -39,6 +42,8 @@ class Benchmark:
         prompts_seed: The study's seed.
         transport: Replaces the network, for tests.
         counters: Replaces the server's `/metrics` and `/server_info`.
+        processes: Processes that the streams are spread over; after a bucket in which one process
+            was the bottleneck, as many as there are cores.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class Benchmark:
         endpoint: Endpoint = Endpoint.CHAT,
         transport: httpx.AsyncBaseTransport | None = None,
         counters: Counters | None = None,
+        processes: int = 1,
     ) -> None:
         self._settings = settings
         self._seed = prompts_seed
@@ -64,6 +70,20 @@ class Benchmark:
             stall_timeout_s=settings.stall_timeout_s,
             transport=transport,
         )
+        self._connection = (
+            Connection(
+                base_url=base_url,
+                model=model,
+                api_key=api_key,
+                endpoint=endpoint,
+                request_timeout_s=settings.request_timeout_s,
+                stall_timeout_s=settings.stall_timeout_s,
+            )
+            if transport is None
+            else None
+        )
+        self._pool = Pool()
+        self._processes = processes
         self._counters = counters or HttpCounters(self._client.http)
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._library = PromptLibrary.of_seed(prompts_seed)
@@ -78,7 +98,7 @@ class Benchmark:
 
     def close(self) -> None:
         """Closes the connections and the event loop."""
-        self._runner.run(self._client.aclose())
+        self._runner.run(self._close())
         self._runner.close()
 
     def warm_up(self) -> None:
@@ -106,6 +126,10 @@ class Benchmark:
         """The server's counters and limits now."""
         return self._runner.run(self._counters.read())
 
+    async def _close(self) -> None:
+        await self._pool.aclose()
+        await self._client.aclose()
+
     async def _warm_up(self) -> None:
         prompts = await self._prompts("warm-up", _WARM_UP_CONTEXT_TOKENS)
         feed = PromptFeed(prompts.texts())
@@ -128,15 +152,28 @@ class Benchmark:
     ) -> BucketMeasurement:
         prompts = await self._prompts(bucket.key, bucket.context_tokens)
         meter = BucketMeter(
-            self._client,
+            self._load(bucket, prompts),
             bucket,
-            prompts.texts(),
             self._settings,
             counters=self._counters,
+            clock=self._client.clock,
             template_tokens=prompts.counts.overhead_tokens,
             on_window=on_window,
         )
-        return await meter.measure()
+        measured = await meter.measure()
+        if BucketQuality.CLIENT_BOTTLENECK in measured.marks and self._connection is not None:
+            self._processes = os.cpu_count() or 1
+        return measured
+
+    def _load(self, bucket: Bucket, prompts: PromptSet) -> Load:
+        """One process; once that was too little, the bucket's streams over several."""
+        window_s = self._settings.window_s
+        processes = processes_for(bucket.concurrency, cores=self._processes)
+        if self._connection is None or processes < 2:
+            return LocalLoad(self._client, bucket, prompts.texts(), window_s=window_s)
+        return SpreadLoad(
+            self._pool, self._connection, bucket, prompts, window_s=window_s, processes=processes
+        )
 
     async def _prompts(self, key: str, context_tokens: int) -> PromptSet:
         if self._counts is None:

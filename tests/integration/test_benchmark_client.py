@@ -82,7 +82,10 @@ def test_tokens_of_the_windows_are_those_that_the_server_wrote(
     seen = measurement.output_tok_per_s * measurement.windows_s
     # A chunk of each stream may be on its way at either edge; a count that comes at the end puts a
     # request's mean where its chunks differ in size.
-    assert abs(seen - written) <= 2 * BUCKET.concurrency * max(tokens_per_chunk) + 0.03 * written
+    # A late loop reads late.
+    late = measurement.output_tok_per_s * measurement.loop_lag_ms / 1000
+    edges = 2 * BUCKET.concurrency * max(tokens_per_chunk)
+    assert abs(seen - written) <= edges + 2 * late + 0.03 * written
     assert measurement.chunk_tokens == pytest.approx(
         sum(tokens_per_chunk) / len(tokens_per_chunk), rel=0.3
     )
