@@ -220,7 +220,8 @@ class MeasureSection(Section):
     """`[measure]`: how long a bucket is measured, and when it is not believed.
 
     Beyond `client_cpu_most` (share of a core) or `loop_lag_most_ms` (99th percentile of the event
-    loop's lateness) the client is the bottleneck and the bucket is invalid.
+    loop's lateness) the client is the bottleneck and the bucket is invalid.  Beyond `drift_most`,
+    the change of the first bucket when it is measured again after the last, a start is not steady.
     """
 
     target_half_width: Annotated[float, Field(gt=0, le=0.5)] = _MEASURE.target_half_width
@@ -233,6 +234,7 @@ class MeasureSection(Section):
     error_rate_most: Share = _MEASURE.error_rate_most
     client_cpu_most: Annotated[float, Field(gt=0, le=1)] = _MEASURE.client_cpu_most
     loop_lag_most_ms: Positive = _MEASURE.loop_lag_most_ms
+    drift_most: Share = _MEASURE.drift_most
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

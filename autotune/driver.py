@@ -303,7 +303,7 @@ class Driver:
             record.buckets,
             record.coding,
             workload=self.config.workload,
-            rule=rule_of(self.config),
+            rule=rule_of(self.config.score),
             reference=None if trial.reference else last_reference(self.stored, host),
         )
 

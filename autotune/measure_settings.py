@@ -20,6 +20,8 @@ class MeasureSettings:
         request_timeout_s: Longest request, seconds.
         stall_timeout_s: Longest time in which nothing arrives on a stream, seconds.
         client_cpu_most: Share of a core above which the client counts as the bottleneck.
+        drift_most: Change of the first bucket, measured again after the last, above which a start
+            is not steady; share.
         loop_lag_most_ms: 99th percentile of the event loop's lateness above which it does, ms; a
             tenth of the median TTFT is allowed in any case.
     """
@@ -34,3 +36,4 @@ class MeasureSettings:
     stall_timeout_s: float = 60.0
     client_cpu_most: float = 0.85
     loop_lag_most_ms: float = 20.0
+    drift_most: float = 0.05

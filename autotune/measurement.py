@@ -10,6 +10,7 @@ __all__ = [
     "BucketMeasurement",
     "BucketQuality",
     "CodingResult",
+    "Drift",
     "Ending",
     "Evidence",
     "FailureRecord",
@@ -115,6 +116,23 @@ class BucketMeasurement:
 
 
 @dataclass(frozen=True, slots=True)
+class Drift:
+    """How one bucket changed between the begin and the end of a start; see `autotune.drift`.
+
+    Attributes:
+        bucket: Its key.
+        change: last / first - 1.
+        half_width: Of the 95 % interval of `change`.
+    """
+
+    bucket: str
+    first_tok_per_s: float
+    last_tok_per_s: float
+    change: float
+    half_width: float
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """One link of the proof chain with its raw text.
 
@@ -182,6 +200,7 @@ class StartRecord:
 
     Attributes:
         texts: Greedy answers to the fixed losslessness prompts, by prompt key.
+        drift: The first bucket measured again after the last; None where that was not done.
         fingerprint: What must be equal to compare two starts: model, engine version, workload.
         stop_s, load_s, measure_s: Seconds spent stopping the old server, loading, measuring.
     """
@@ -199,3 +218,4 @@ class StartRecord:
     measure_s: float = 0.0
     started_at_s: float = 0.0
     ended_at_s: float = 0.0
+    drift: Drift | None = None

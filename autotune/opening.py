@@ -35,7 +35,7 @@ from autotune.sglang.server import ServerInfo, SglangServer
 from autotune.supervisors.base import Original, Owner, Supervisor
 from autotune.supervisors.owner import describe_owner, owner_lives
 
-__all__ = ["Found", "look", "open_sessions", "plan_host", "service_folder"]
+__all__ = ["Found", "look", "open_sessions", "plan_host", "require_no_tuner", "service_folder"]
 
 log = logging.getLogger(__name__)
 
@@ -114,9 +114,9 @@ def look(config: StudyConfig, plan: HostPlan, supervisor: Supervisor) -> Found:
         original = supervisor.original()
     except UnitError:
         # A tuner at work is the better reason: what he has laid over the unit is not to be removed.
-        _require_no_tuner(plan, supervisor)
+        require_no_tuner(plan, supervisor)
         raise
-    _require_no_tuner(plan, supervisor)
+    require_no_tuner(plan, supervisor)
     info = _ask(plan) if original.active else None
     listener = supervisor.listener(plan.port)
     if listener is not None and not listener.belongs:
@@ -131,7 +131,7 @@ def look(config: StudyConfig, plan: HostPlan, supervisor: Supervisor) -> Found:
     return Found(plan, supervisor, original, recipe, info)
 
 
-def _require_no_tuner(plan: HostPlan, supervisor: Supervisor) -> None:
+def require_no_tuner(plan: HostPlan, supervisor: Supervisor) -> None:
     """Nobody alive tunes the service: what runs there would be one of his trials."""
     held = supervisor.holder()
     if held is not None and owner_lives(held):

@@ -101,6 +101,7 @@ class StartRow(Base):
     failure: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     fingerprint: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
     texts: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
+    drift: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     stop_s: Mapped[float] = mapped_column(default=0.0)
     load_s: Mapped[float] = mapped_column(default=0.0)
     measure_s: Mapped[float] = mapped_column(default=0.0)

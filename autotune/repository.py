@@ -218,6 +218,7 @@ class Repository:
             start.failure = storable(asdict(record.failure)) if record.failure else None
             start.fingerprint = storable(record.fingerprint)
             start.texts = storable(record.texts)
+            start.drift = asdict(record.drift) if record.drift else None
             kept = {f"{b.context_tokens}x{b.concurrency}" for b in start.buckets}
             start.buckets.extend(bucket_row(b) for b in record.buckets if b.key not in kept)
             start.evidence = [EvidenceRow(**storable(asdict(link))) for link in record.proof]

@@ -11,6 +11,7 @@ from autotune.measurement import (
     BucketMeasurement,
     BucketQuality,
     CodingResult,
+    Drift,
     Ending,
     Evidence,
     FailureRecord,
@@ -102,6 +103,7 @@ def _stored_start(row: StartRow) -> StoredStart:
             measure_s=row.measure_s,
             started_at_s=row.started_at_s,
             ended_at_s=row.ended_at_s or 0.0,
+            drift=Drift(**row.drift) if row.drift else None,
         )
     return StoredStart(
         role=Role(row.role),

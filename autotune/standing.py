@@ -55,12 +55,12 @@ def starts_since_reference(stored: StoredStudy, host: str) -> int:
     )
 
 
-def as_reference(start: StoredStart) -> Reference:
-    assert start.score is not None
+def as_reference(start: StoredStart, score: float) -> Reference:
+    """What others of its host are compared with: a start's numbers, under this score of it."""
     coding = start.record.coding if start.record else None
     return Reference(
         throughput={b.key: b.output_tok_per_s for b in start.buckets},
-        score=start.score.value,
+        score=score,
         samples=coding.samples if coding else {},
     )
 

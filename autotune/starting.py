@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from autotune.answers import Answers
 from autotune.config import StudyConfig
+from autotune.definition_files import ScoreSection
 from autotune.objective import Reference, Rule
 from autotune.pruning import PruneRule
 from autotune.session import HostSession
@@ -64,12 +65,15 @@ def make_spec(
 def last_reference(stored: StoredStudy, host: str) -> Reference | None:
     """The host's last reference with a score."""
     scored = references_of(stored, host)
-    return as_reference(scored[-1][1]) if scored else None
+    if not scored:
+        return None
+    start = scored[-1][1]
+    assert start.score is not None
+    return as_reference(start, start.score.value)
 
 
-def rule_of(config: StudyConfig) -> Rule:
+def rule_of(section: ScoreSection) -> Rule:
     """The scoring rule of an objective."""
-    section = config.score
     return Rule(
         aggregate=section.aggregate,
         penalty=section.penalty,

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from autotune import proof
 from autotune.answers import Answers, corruption
+from autotune.drift import drift_between, drifted
 from autotune.errors import (
     AutotuneError,
     CommandTimeout,
@@ -21,6 +22,7 @@ from autotune.errors import (
     InvalidBucket,
     InvocationChanged,
     NotAnswering,
+    NotSteady,
     OutputCorrupted,
     SettingsNotApplied,
     TrialError,
@@ -215,9 +217,28 @@ def run_trial(spec: TrialSpec, tools: Tools, notes: Notes) -> None:
                     raise InvalidBucket(f"bucket {bucket.key} is not valid: {measured.reason}")
                 if spec.prune is not None and spec.prune.hopeless(notes.record.buckets):
                     raise Pruned
+            check_drift(spec, bench, notes)
             notes.on_phase(Phase("coding"))
             notes.keep(coding=bench.code(spec.answers))
             watch.require_same()
+
+
+def check_drift(spec: TrialSpec, bench: Bench, notes: Notes) -> None:
+    """The first bucket again after the last: a server that changed meanwhile has no one speed."""
+    if len(spec.buckets) < 2:
+        return
+    first = spec.buckets[0]
+    notes.on_phase(Phase("drift", detail=first.key))
+    again = bench.measure(first)
+    if not again.valid:
+        raise InvalidBucket(f"bucket {first.key}, measured again, is not valid: {again.reason}")
+    drift = drift_between(notes.record.buckets[0], again)
+    notes.keep(drift=drift)
+    if drifted(drift, most=spec.measure.drift_most):
+        raise NotSteady(
+            f"bucket {first.key} changed by {drift.change:+.1%} between the begin and the end of"
+            f" the start, allowed are {spec.measure.drift_most:.0%}"
+        )
 
 
 def process_links(

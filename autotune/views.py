@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from autotune.doubts import doubts
@@ -72,6 +73,7 @@ def trial_view(trial: StoredTrial, definition: Mapping[str, Any]) -> dict[str, A
         "stop_s": record.stop_s if record else None,
         "load_s": record.load_s if record else None,
         "measure_s": record.measure_s if record else None,
+        "drift": asdict(record.drift) if record and record.drift else None,
         "repeats": [
             {
                 "role": str(again.role),

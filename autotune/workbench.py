@@ -9,21 +9,17 @@ from types import TracebackType
 
 from autotune.answers import Answers, sample_key
 from autotune.benchmark import Benchmark
+from autotune.benchmark.audit import only_clients_fault
 from autotune.coding.evaluate import Answer, Outcome, judge_all
 from autotune.coding.launch import Limits
 from autotune.coding.sandbox import choose_sandbox
 from autotune.errors import ErrorRateTooHigh, MeasurementError
-from autotune.measurement import BucketMeasurement, BucketQuality, CodingResult
+from autotune.measurement import BucketMeasurement, CodingResult
 from autotune.sglang.server import CacheFlush, SglangServer
 from autotune.trial import TrialSpec
 from autotune.workload import Bucket
 
 __all__ = ["ServerBench"]
-
-# Marks that say nothing about the server: a bucket with no other is worth a second try.
-CLIENTS_FAULT = frozenset(
-    {BucketQuality.CLIENT_BOTTLENECK, BucketQuality.THERMAL, BucketQuality.WIDE_INTERVAL}
-)
 
 # Our own requests are aborted within a few steps after they are closed.
 _IDLE_WITHIN_S = 5.0
@@ -75,7 +71,7 @@ class ServerBench:
         """One bucket; once more, with fresh prompts, when only this machine spoilt it."""
         self._empty_cache()
         measured = self.bench.measure(bucket)
-        if not measured.valid and CLIENTS_FAULT.issuperset(measured.marks):
+        if only_clients_fault(measured):
             self._empty_cache()
             measured = self.bench.measure(bucket)
         return measured

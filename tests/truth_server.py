@@ -158,7 +158,7 @@ class TruthServer:
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         arrived_s = time.perf_counter()
         path = head[0].split(" ")[1]
-        if path.startswith("/v1/"):
+        if path.startswith("/v1/") and body:
             self.record.headers.append(headers)
             return await self._generation(json.loads(body), writer, arrived_s)
         status, text = self._other(path, json.loads(body) if body else {})
@@ -181,6 +181,8 @@ class TruthServer:
             return 200, json.dumps(
                 {"internal_states": [{"effective_max_running_requests_per_dp": limit}]}
             )
+        if path == "/v1/models":
+            return 200, json.dumps({"data": [{"id": "truth"}]})
         if path == "/truth":
             names = ("written", "peak", "ttft_s", "tpot_s")
             return 200, json.dumps({name: getattr(self.record, name) for name in names})

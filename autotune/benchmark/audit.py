@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autotune.benchmark.counters import CounterValues
 from autotune.benchmark.requests import Outcome, RequestTimings
-from autotune.measurement import BucketQuality
+from autotune.measurement import BucketMeasurement, BucketQuality
 
 __all__ = [
     "INVALIDATING",
@@ -17,6 +17,7 @@ __all__ = [
     "audit_client",
     "audit_tokens",
     "commonest_error",
+    "only_clients_fault",
     "server_view",
 ]
 
@@ -32,6 +33,11 @@ INVALIDATING = frozenset(
     }
 )
 """Marks that take a bucket out of the score."""
+
+# Marks that say nothing about the server.
+_CLIENTS_FAULT = frozenset(
+    {BucketQuality.CLIENT_BOTTLENECK, BucketQuality.THERMAL, BucketQuality.WIDE_INTERVAL}
+)
 
 # Lateness of a tenth of the TTFT at the 99th percentile is about one of a hundredth at the median.
 _LAG_SHARE = 0.1
@@ -135,6 +141,11 @@ def audit_tokens(
         f"the server counted {server_tokens} output tokens, the client {certain} of ended requests"
         f" and at most {perhaps:.0f} of others"
     )
+
+
+def only_clients_fault(measured: BucketMeasurement) -> bool:
+    """Whether a bucket is not valid for no reason of the server's: it is worth a second try."""
+    return not measured.valid and _CLIENTS_FAULT.issuperset(measured.marks)
 
 
 def commonest_error(ended: Sequence[RequestTimings]) -> str:

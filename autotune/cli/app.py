@@ -12,7 +12,19 @@ import sys
 
 import typer
 
-from autotune.cli import dashboard, db, export, report, revert, run, status, trials, verify
+from autotune.cli import (
+    bench,
+    dashboard,
+    db,
+    export,
+    report,
+    rescore,
+    revert,
+    run,
+    status,
+    trials,
+    verify,
+)
 from autotune.errors import AutotuneError, ConfigError
 from autotune.interrupts import terminable
 
@@ -32,7 +44,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (run, status, trials, verify, export, revert, report, dashboard):
+for module in (run, status, trials, verify, export, revert, report, dashboard, bench, rescore):
     app.command(name=module.__name__.rsplit(".", 1)[1])(module.command)
 app.add_typer(db.app, name="db")
 

@@ -57,6 +57,7 @@ warm_up_most_s = 3
 client_cpu_most = 1.0
 # What is measured here is a simulation on a busy machine: only the walk matters.
 loop_lag_most_ms = 5000
+drift_most = 1
 request_timeout_s = 60
 """
 

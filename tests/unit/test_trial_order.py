@@ -59,6 +59,7 @@ WALK = (
     "server_info",  # for the fingerprint
     *("open_bench", "warm_up", "answer"),
     *("measure", *AFTER_BUCKET, "measure", *AFTER_BUCKET),
+    "measure",  # the first bucket again: has the server drifted?
     *("code", "identity", "close_bench", "close_engine", "release"),
 )
 CLEANUP = {"close_bench", "close_engine", "release", "identity"}
@@ -143,7 +144,7 @@ def test_phases_and_buckets_are_told_as_they_happen() -> None:
     notes = Notes(on_phase=phases.append, on_bucket=lambda bucket: buckets.append(bucket.key))
     execute(a_spec(host), Script(host).tools(), notes)
     names = [phase.name for phase in phases if phase.name != "load" or phase.detail == ""]
-    assert names == ["stop", "load", "proof", "lossless", "bucket", "bucket", "coding"]
+    assert names == ["stop", "load", "proof", "lossless", "bucket", "bucket", "drift", "coding"]
     assert [phase.detail for phase in phases if phase.name == "bucket"] == buckets
     assert buckets == ["1024x8", "60x1"]
 
