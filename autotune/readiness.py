@@ -105,6 +105,14 @@ class Watch:
         if not self._same(identity):
             raise self._explanation("run")
 
+    def died(self) -> bool:
+        """Whether the start that was made has ended by itself; one that somebody else replaced has
+        not."""
+        identity = self._supervisor.identity()
+        if identity.n_restarts > self.start.n_restarts:
+            return True
+        return identity.invocation_id == self.start.invocation_id and not identity.running
+
     def explain(self, error: AutotuneError) -> AutotuneError:
         """The reason behind an error that was met while the server was measured.
 

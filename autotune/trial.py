@@ -288,9 +288,11 @@ def explained(watch: Watch) -> Iterator[None]:
     """While the server is measured, its death is the reason of any error that is not a verdict."""
     try:
         yield
-    except (TrialError, SettingsNotApplied, InvocationChanged, InvalidBucket):
+    except (TrialError, InvocationChanged, InvalidBucket):
         raise
     except AutotuneError as error:
+        if isinstance(error, SettingsNotApplied) and not watch.died():
+            raise
         reason = watch.explain(error)
         if reason is error:
             raise

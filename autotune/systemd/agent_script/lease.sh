@@ -28,6 +28,16 @@ END
     systemctl restart "$TIMER"
 }
 
+# A reader whose tuner is out of reach never learns that nobody reads: sshd keeps its pipe open.
+end_followers() {
+    for path in "$FOLDER"/follower.*; do
+        pid=${path##*.}
+        case $(cat "/proc/$pid/comm" 2>/dev/null) in
+            journalctl | tail) kill "$pid" ;;
+        esac
+    done
+}
+
 # Take everything of ours away.  The lease goes first: whatever interrupts this, what is left is
 # harmless and the next call takes it away.
 clear_all() {
@@ -37,6 +47,7 @@ clear_all() {
         mv "$LEASE_DIR" "$FOLDER/lease.gone" || rm -rf "$LEASE_DIR"
     fi
     rm -rf "$FOLDER/lease.gone" "$LEASE_DIR.new"
+    end_followers
     if [ -e "$UNITS/$SERVICE" ] || [ -e "$UNITS/$TIMER" ]; then
         rm -f "$UNITS/$SERVICE" "$UNITS/$TIMER"
         systemctl daemon-reload

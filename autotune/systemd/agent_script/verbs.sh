@@ -145,6 +145,7 @@ case $verb in
         mkfifo "$pipe" || fail 74 "$pipe cannot be made"
         tail -c "+$((first + 1))" -F -- "$path" >"$pipe" 2>/dev/null &
         tail=$!
+        (: >"$FOLDER/follower.$tail") 2>/dev/null
         stdbuf -oL tr '\r' '\n' <"$pipe" &
         cat >/dev/null
         kill "$tail"
@@ -157,6 +158,7 @@ case $verb in
         read -r cursor || cursor=
         set -- --all --no-pager -q -o json --output-fields=@FIELDS@
         if [ "$verb" = follow ]; then
+            (: >"$FOLDER/follower.$$") 2>/dev/null
             set -- "$@" --follow --no-tail
         else
             set -- "$@" -n "$second"

@@ -1,0 +1,44 @@
+"""The part of the fault drill that is always run: fixed cells, and some drawn anew each time."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fault_drill.cell import Timing
+from benchmarks.fault_drill.cells import CELLS, FIXED, SENSELESS, drawn
+from benchmarks.fault_drill.drill import drill
+from benchmarks.fault_drill.faults import Fault
+from tests.host.conftest import require_hosts
+from tests.testhost import unavailable
+
+DRAWN = 6
+SEED_VARIABLE = "AUTOTUNE_DRILL_SEED"
+
+
+@pytest.mark.host
+@pytest.mark.slow
+def test_no_fault_leaves_a_host_behind_or_loses_a_score(tmp_path: Path) -> None:
+    require_hosts(unavailable(), ci=os.environ.get("CI") == "true")
+    seed = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(10**6))
+    outcomes = drill(
+        (*FIXED, *drawn(seed, DRAWN)),
+        hosts=4,
+        folder=tmp_path,
+        timing=Timing(load_s=2.0, timer_s=8.0),
+        say=print,
+    )
+    lost = {key: outcome.lost for key, outcome in outcomes.items() if not outcome.held}
+    assert lost == {}, f"again with {SEED_VARIABLE}={seed}"
+    assert len(outcomes) == len(FIXED) + DRAWN
+
+
+def test_the_cells() -> None:
+    assert len(CELLS) + len(SENSELESS) == 110
+    assert {cell.fault for cell in FIXED} == set(Fault)
+    assert len(set(FIXED)) == len(FIXED) == 12
+    assert drawn(7, DRAWN) == drawn(7, DRAWN)
+    assert not set(drawn(7, DRAWN)) & set(FIXED)
