@@ -13,6 +13,7 @@ what the host tests need.
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from pathlib import Path
@@ -51,9 +52,13 @@ def main() -> int:
     results = given.folder / "results.jsonl"
     known = read(results)
     console = Console(width=160)
+    left = [c for c in wanted if c.key not in known or not known[c.key].held]
+    # Drawn, so that a part of a drill has seen a bit of everything; lost ones last.
+    random.Random(given.seed).shuffle(left)
+    left.sort(key=lambda cell: cell.key in known)
     if not given.show:
         drill(
-            [c for c in wanted if c.key not in known or not known[c.key].held],
+            left,
             hosts=given.hosts,
             folder=given.folder.resolve(),
             timing=Timing(load_s=given.load_s, timer_s=given.timer_s),
