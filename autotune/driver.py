@@ -15,7 +15,7 @@ from enum import Enum
 
 from autotune.answers import Answers
 from autotune.config import StudyConfig
-from autotune.endings import tell_ending, trial_attributes, unscored
+from autotune.endings import interrupted, tell_ending, trial_attributes, unscored
 from autotune.errors import StudyError, TargetError
 from autotune.judging import Judge, host_is_gone, require_room
 from autotune.measurement import BucketMeasurement, Ending, FailureRecord, StartRecord
@@ -171,7 +171,7 @@ class Driver:
             record = replace(record, ending=Ending.FAILED, failure=unscored(record))
         self._repository.end_start(claim_id, record, score)
         if role is not Role.FINAL and not trial.told:
-            self._tell(trial, spec, record, score, again=stopping)
+            self._tell(trial, spec, record, score)
         if host_is_gone(record.failure) and record.failure is not None:
             self.sessions[spec.plan.host].lose(TargetError(record.failure.message))
         if trial.reference and score is not None and not stopping:
@@ -190,7 +190,7 @@ class Driver:
     def abandon(self, reason: str) -> None:
         """The study is stopped: everything in flight is ended and queued again."""
         for claim_id in list(self._flying):
-            self.lost(claim_id, reason, stopping=True)
+            self.finish(claim_id, interrupted(reason, at_s=time.time()), stopping=True)
 
     # -- inside: making starts --------------------------------------------------------------------
     def _search_left(self) -> bool:
@@ -313,16 +313,10 @@ class Driver:
         spec: TrialSpec,
         record: StartRecord,
         score: Score | None,
-        *,
-        again: bool,
     ) -> None:
-        """Tell an ending.
-
-        Args:
-            again: Queue a failed trial again although it is a retry itself: the run was stopped.
-        """
         self._study.note(trial.number, trial_attributes(spec, record, score))
         saved = (score.ratio, score.violations) if score is not None else None
-        state = tell_ending(self._study, trial, record.ending, saved, again=again)
+        trials = self.stored.trials
+        state = tell_ending(self._study, trial, record, saved, trials=trials)
         self._repository.end_trial(self.config.name, trial.number, state)
         self._repository.mark_told(self.config.name, trial.number)

@@ -2,31 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
-from autotune.measurement import BucketMeasurement, Ending, FailureRecord, StartRecord
+from autotune.errors import InvalidBucket
+from autotune.measurement import (
+    BucketMeasurement,
+    BucketQuality,
+    Ending,
+    FailureRecord,
+    StartRecord,
+)
 from autotune.objective import Score
 from autotune.repository import Repository, StoredStart, StoredTrial
 from autotune.study import TrialStudy
 from autotune.supervisors.base import Owner
 from autotune.trial import TrialSpec
 
-__all__ = ["reconcile", "tell_ending", "trial_attributes", "unscored"]
+__all__ = [
+    "interrupted",
+    "reconcile",
+    "tell_ending",
+    "trial_attributes",
+    "unscored",
+    "uses_up_the_retry",
+]
 
 Saved: TypeAlias = tuple[float, tuple[str, ...]]
 """Ratio and violations of a saved score."""
 
+INTERRUPTED, TUNER_LOST = "Interrupted", "TunerLost"
+INVALID = InvalidBucket.__name__
+
+
+def interrupted(reason: str, *, at_s: float) -> StartRecord:
+    """The end of a start whose study was stopped: nobody's fault, and no try of its trial."""
+    return StartRecord(Ending.FAILED, failure=FailureRecord(INTERRUPTED, reason), ended_at_s=at_s)
+
+
+def uses_up_the_retry(record: StartRecord | None) -> bool:
+    """Whether a failed start counts as a try of its trial.
+
+    One that was interrupted, whose tuner was killed, or that our own client was too slow to measure
+    says nothing about the trial or its host.
+    """
+    if record is None or record.failure is None:
+        return record is not None
+    if record.failure.kind in (INTERRUPTED, TUNER_LOST):
+        return False
+    ours = [b for b in record.buckets if BucketQuality.CLIENT_BOTTLENECK in b.marks]
+    return not (record.failure.kind == INVALID and any(not bucket.valid for bucket in ours))
+
 
 def tell_ending(
-    study: TrialStudy, trial: StoredTrial, ending: Ending, saved: Saved | None, *, again: bool
+    study: TrialStudy,
+    trial: StoredTrial,
+    record: StartRecord | None,
+    saved: Saved | None,
+    *,
+    trials: Sequence[StoredTrial],
 ) -> Ending:
     """Tell Optuna one ending; returns the trial's state.
 
     Args:
-        again: Queue a failed trial again although it is a retry itself.
+        record: How its start ended, None when its tuner did not live to see that.
+        trials: The study's: a failed trial gets one more try, and they show whether it had it.
     """
+    ending = record.ending if record is not None else Ending.FAILED
     state = _state_of(ending, saved)
     if saved is not None and ending is Ending.COMPLETE:
         study.tell_complete(trial.number, saved[0], violated=bool(saved[1]))
@@ -36,7 +79,7 @@ def tell_ending(
         study.tell_pruned(trial.number)
     else:
         study.tell_failed(trial.number)
-        _queue_again(study, trial, again=again)
+        _queue_again(study, trial, record, trials=trials)
     return state
 
 
@@ -64,7 +107,7 @@ def reconcile(
         start = trial.starts[-1] if trial.starts else None
         lives = start is not None and start.record is None and alive(start.owner)
         if not trial.told and not lives:
-            _end_saved(study, repository, name, trial, start)
+            _end_saved(study, repository, name, trial, start, trials=tuple(stored.values()))
     return study.waiting() - waiting
 
 
@@ -74,10 +117,11 @@ def _end_saved(
     name: str,
     trial: StoredTrial,
     start: StoredStart | None,
+    *,
+    trials: Sequence[StoredTrial],
 ) -> None:
     """Bring a trial whose driver died to the end that was saved, or to FAIL where none was."""
     record = start.record if start is not None else None
-    ending = record.ending if record is not None else Ending.FAILED
     saved = None
     if start is not None and start.score is not None:
         saved = (start.score.ratio, start.violations)
@@ -85,11 +129,11 @@ def _end_saved(
         if start is not None:
             figures = _bucket_figures(start.buckets)
             study.note(trial.number, {"host": start.host, "buckets": figures})
-        state = tell_ending(study, trial, ending, saved, again=record is None)
+        state = tell_ending(study, trial, record, saved, trials=trials)
     else:
-        state = _state_of(ending, saved)
+        state = _state_of(record.ending if record is not None else Ending.FAILED, saved)
         if state is Ending.FAILED:
-            _queue_again(study, trial, again=record is None)
+            _queue_again(study, trial, record, trials=trials)
     if start is not None and record is None:
         repository.end_start(start.claim_id, _killed(start), None)
     repository.end_trial(name, trial.number, state)
@@ -102,7 +146,7 @@ def _killed(start: StoredStart) -> StartRecord:
     reason = f"the tuner that ran it (process {owner.pid} on {owner.machine}) is gone"
     return StartRecord(
         Ending.FAILED,
-        failure=FailureRecord("TunerLost", reason),
+        failure=FailureRecord(TUNER_LOST, reason),
         started_at_s=start.started_at_s,
         ended_at_s=start.started_at_s,
     )
@@ -115,10 +159,32 @@ def _state_of(ending: Ending, saved: Saved | None) -> Ending:
     return Ending.FAILED if ending is Ending.COMPLETE and saved is None else ending
 
 
-def _queue_again(study: TrialStudy, trial: StoredTrial, *, again: bool) -> None:
+def _queue_again(
+    study: TrialStudy,
+    trial: StoredTrial,
+    record: StartRecord | None,
+    *,
+    trials: Sequence[StoredTrial],
+) -> None:
     """A failed trial gets one more try; a reference is made anew by whoever needs it."""
-    if not trial.reference and (trial.retry_of is None or again):
+    if trial.reference:
+        return
+    if not uses_up_the_retry(record) or not any(map(_had_a_try, _repeated(trial, trials))):
         study.queue_again(trial.number)
+
+
+def _repeated(trial: StoredTrial, trials: Sequence[StoredTrial]) -> list[StoredTrial]:
+    """The failed trials that this one repeats, newest first."""
+    by_number = {one.number: one for one in trials}
+    found: list[StoredTrial] = []
+    while trial.retry_of is not None and trial.retry_of in by_number:
+        trial = by_number[trial.retry_of]
+        found.append(trial)
+    return found
+
+
+def _had_a_try(trial: StoredTrial) -> bool:
+    return bool(trial.starts) and uses_up_the_retry(trial.starts[0].record)
 
 
 def trial_attributes(spec: TrialSpec, record: StartRecord, score: Score | None) -> dict[str, Any]:
@@ -146,8 +212,8 @@ def trial_attributes(spec: TrialSpec, record: StartRecord, score: Score | None) 
 def unscored(record: StartRecord) -> FailureRecord:
     bad = [bucket for bucket in record.buckets if not bucket.valid]
     if bad:
-        return FailureRecord("InvalidBucket", f"bucket {bad[0].key} is not valid: {bad[0].reason}")
-    return FailureRecord("InvalidBucket", "a bucket is missing")
+        return FailureRecord(INVALID, f"bucket {bad[0].key} is not valid: {bad[0].reason}")
+    return FailureRecord(INVALID, "a bucket is missing")
 
 
 def _bucket_figures(buckets: tuple[BucketMeasurement, ...]) -> dict[str, dict[str, Any]]:

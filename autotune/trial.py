@@ -6,6 +6,7 @@ decision whose fault an error is lies in the error's class alone.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -53,9 +54,12 @@ __all__ = [
     "Pruned",
     "Tools",
     "TrialSpec",
+    "ending_kept",
     "execute",
     "run_trial",
 ]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,13 +308,20 @@ def ending_of(error: AutotuneError) -> Ending:
     return Ending.INFEASIBLE if isinstance(error, TrialError) else Ending.FAILED
 
 
-def execute(spec: TrialSpec, tools: Tools, notes: Notes) -> StartRecord:
-    """Run one trial to its end, whatever that is, and return everything it gave."""
+@contextmanager
+def ending_kept(notes: Notes) -> Iterator[None]:
+    """Turn whatever ends a start into its record; the first ending counts.
+
+    An error on the way out, after the start has ended, changes nothing of what was measured.
+    """
     try:
-        run_trial(spec, tools, notes)
+        yield
     except Pruned:
         notes.keep(ending=Ending.PRUNED)
     except AutotuneError as error:
+        if notes.record.ended_at_s:
+            log.warning("after the end of the start: %s", error)
+            return
         notes.keep(
             ending=ending_of(error),
             failure=FailureRecord(
@@ -320,5 +331,12 @@ def execute(spec: TrialSpec, tools: Tools, notes: Notes) -> StartRecord:
                 log_tail=error.log_tail if isinstance(error, TrialError) else (),
             ),
         )
-    notes.keep(ended_at_s=time.time())
+    if not notes.record.ended_at_s:
+        notes.keep(ended_at_s=time.time())
+
+
+def execute(spec: TrialSpec, tools: Tools, notes: Notes) -> StartRecord:
+    """Run one trial to its end, whatever that is, and return everything it gave."""
+    with ending_kept(notes):
+        run_trial(spec, tools, notes)
     return notes.record

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from autotune.errors import AutotuneError
 from autotune.hosts import open_supervisor
-from autotune.measurement import Ending, FailureRecord, StartRecord
+from autotune.measurement import StartRecord
 from autotune.sglang.server import SglangServer
-from autotune.trial import Notes, Tools, TrialSpec, execute
+from autotune.trial import Notes, Tools, TrialSpec, ending_kept, execute
 from autotune.workbench import ServerBench
 
 __all__ = ["work"]
@@ -14,15 +13,9 @@ __all__ = ["work"]
 
 def work(spec: TrialSpec, notes: Notes) -> StartRecord:
     """Make and measure one start on its host; an unreachable host is an ending too."""
-    try:
-        with open_supervisor(spec.plan) as supervisor:
-            return execute(spec, Tools(supervisor, open_engine, ServerBench), notes)
-    except AutotuneError as error:
-        notes.keep(
-            ending=Ending.FAILED,
-            failure=FailureRecord(type(error).__name__, str(error)),
-        )
-        return notes.record
+    with ending_kept(notes), open_supervisor(spec.plan) as supervisor:
+        execute(spec, Tools(supervisor, open_engine, ServerBench), notes)
+    return notes.record
 
 
 def open_engine(spec: TrialSpec) -> SglangServer:

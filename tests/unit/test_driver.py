@@ -30,7 +30,14 @@ from autotune.endings import reconcile
 from autotune.errors import AutotuneError, FailureRateExceeded, StudyError, TargetError
 from autotune.hosts import HostPlan
 from autotune.launch import Recipe
-from autotune.measurement import CodingResult, Ending, Evidence, FailureRecord, StartRecord
+from autotune.measurement import (
+    BucketQuality,
+    CodingResult,
+    Ending,
+    Evidence,
+    FailureRecord,
+    StartRecord,
+)
 from autotune.repository import Repository, Role, StoredStudy, StoredTrial
 from autotune.session import HostSession
 from autotune.space import Values
@@ -555,6 +562,41 @@ def test_failed_is_queued_again_once(make: Worlds) -> None:
     assert world.trial(again.number).retry_of == spec.number
     other = step(driver, "a")
     assert world.trial(other.number).retry_of is None
+
+
+def slow_client() -> StartRecord:
+    bucket = a_bucket(valid=False, marks=(BucketQuality.CLIENT_BOTTLENECK,), reason="slow client")
+    return replace(bad(Ending.FAILED, "InvalidBucket"), buckets=(bucket,))
+
+
+@pytest.mark.parametrize("first", ["interrupted", "killed", "slow client"])
+def test_what_says_nothing_about_the_trial_is_no_try_of_it(make: Worlds, first: str) -> None:
+    world = make(trials=4, enqueue=points(1))
+    driver = world.driver()
+    once(driver)
+    begun = step(driver, "a")
+    if first == "interrupted":
+        driver.abandon("the study was stopped")
+    elif first == "killed":
+        reconcile(world.study, world.repository, NAME, alive=lambda owner: False)
+    else:
+        driver.finish(begun.claim_id, slow_client())
+    driver = world.driver()
+    tries = [once(driver, result=lambda s: bad(Ending.FAILED)) for _ in range(2)]
+    assert [values_of(spec) for spec in tries] == [values_of(begun)] * 2
+    assert values_of(step(driver, "a")) != values_of(begun)
+
+
+def test_an_interrupted_start_says_so(make: Worlds) -> None:
+    world = make(trials=4, enqueue=points(1))
+    driver = world.driver()
+    once(driver)
+    spec = step(driver, "a")
+    driver.abandon("the study was stopped")
+    record = world.trial(spec.number).starts[0].record
+    assert record is not None
+    assert record.failure is not None
+    assert (record.failure.kind, record.failure.message) == ("Interrupted", "the study was stopped")
 
 
 def test_a_retry_that_goes_well_is_a_trial_like_others(make: Worlds) -> None:

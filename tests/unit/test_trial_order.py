@@ -30,7 +30,7 @@ from autotune.sglang.server import Generation
 from autotune.space import Parameter
 from autotune.supervisors.base import Launch, Word
 from autotune.testing.fake_supervisor import FakeHost, FakeRun, FakeSupervisor
-from autotune.trial import Notes, Phase, TrialSpec, execute, run_trial
+from autotune.trial import Notes, Phase, TrialSpec, ending_kept, execute, run_trial
 from tests.scripted import (
     BUCKETS,
     COMMAND,
@@ -319,6 +319,45 @@ def test_a_broken_link_is_failed_and_nothing_is_measured(
     assert link in record.failure.message
     assert record.buckets == ()
     assert not {"open_bench", "warm_up", "answer", "measure", "code"} & set(host.methods())
+
+
+def test_a_server_that_dies_while_it_is_proven_is_no_broken_link() -> None:
+    class Dying(FakeSupervisor):
+        def listener(self, port: int) -> Any:
+            host.kill()
+            return super().listener(port)
+
+    host = a_host()
+    record = execute(a_spec(host), Script(host).tools(Dying(host)), Notes())
+    assert record.ending is Ending.FAILED
+    assert record.failure is not None
+    assert record.failure.link == ""
+    assert "ended" in record.failure.message
+    assert broken(record) == ("listener",)
+
+
+def raised(error: AutotuneError) -> None:
+    raise error
+
+
+def test_an_error_on_the_way_out_changes_nothing_of_what_was_measured() -> None:
+    host = a_host()
+    notes = Notes()
+    with ending_kept(notes):
+        ended = execute(a_spec(host), Script(host).tools(), notes)
+        raised(ConnectError("the connection broke when it was closed"))
+    assert ended.ending is Ending.COMPLETE
+    assert notes.record == ended
+
+
+def test_a_host_that_cannot_be_opened_is_an_ending_with_a_time() -> None:
+    notes = Notes()
+    with ending_kept(notes):
+        raised(ConnectError("gpu-a does not answer"))
+    record = notes.record
+    assert record.failure is not None
+    assert (record.ending, record.failure.kind) == (Ending.FAILED, "ConnectError")
+    assert record.ended_at_s >= record.started_at_s > 0
 
 
 def test_an_old_process_on_the_unit_breaks_the_first_two_links() -> None:
