@@ -2,43 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-from scipy import special
+import numpy.typing as npt
+from scipy import special, stats
 
 from autotune.parameter import FloatArray
 
-__all__ = ["informed_deviation", "log_expected_improvement"]
+__all__ = ["knowledge_gradient"]
 
-_FAR = -1e6  # beyond this the series below has no digits left
+_DRAWS = 16
 
 
-def informed_deviation(deviation: FloatArray, noise: float) -> FloatArray:
-    """How far one measurement with `noise` will move the posterior mean of a point.
+def knowledge_gradient(
+    mean: FloatArray,
+    parts: Sequence[tuple[FloatArray, float]],
+    *,
+    tested: npt.NDArray[np.bool_],
+    seed: int,
+) -> FloatArray:
+    """How much higher the best mean of a tested point is expected to be after one more trial, (m,).
 
-    `deviation` is what is not known of the point's true value.  A repeat of a well-known point
-    moves its mean little, so an improvement built on this quantity prefers new points and repeats
-    only where a repeat tells more.  Source: Frazier, Powell and Dayanik (2009), The knowledge
-    gradient policy for correlated normal beliefs, equation 12 for one point.
+    Args:
+        mean: Posterior means, shape (m,).
+        parts: Independent summands that a trial measures at once: posterior covariance (m, m)
+            and noise of one trial.
+        tested: Points with a score, shape (m,).
+
+    Source: Frazier, Powell and Dayanik (2009), The knowledge gradient policy for correlated normal
+    beliefs, equation 13; the expectation is a mean over antithetic quasi-random draws.
     """
-    variance = deviation * deviation
-    return np.asarray(variance / np.sqrt(variance + noise * noise + 1e-18))
-
-
-def log_expected_improvement(mean: FloatArray, deviation: FloatArray, best: float) -> FloatArray:
-    """Log of E[max(0, f - best)] for f ~ N(mean, deviation^2), exact also where it underflows.
-
-    Source: Ament, Daulton, Eriksson, Balandat and Bakshy (2023), Unexpected improvements to
-    expected improvement for Bayesian optimization, equation 9.
-    """
-    z = np.maximum((mean - best) / deviation, _FAR)
-    near = z > -1.0
-    result = np.empty_like(z)
-    zn = z[near]
-    result[near] = np.log(np.exp(-0.5 * zn**2) / np.sqrt(2.0 * np.pi) + zn * special.ndtr(zn))
-    zf = z[~near]
-    # phi(z) + z Phi(z) = phi(z) (1 - sqrt(pi/2) |z| erfcx(|z|/sqrt 2)), and the bracket tends to
-    # 1/z^2 - 3/z^4 where the subtraction has lost its digits
-    bracket = 1.0 - np.sqrt(np.pi / 2.0) * -zf * special.erfcx(-zf / np.sqrt(2.0))
-    bracket = np.where(zf < -500.0, 1.0 / zf**2 - 3.0 / zf**4, bracket)
-    result[~near] = -0.5 * zf**2 - 0.5 * np.log(2.0 * np.pi) + np.log(bracket)
-    return np.asarray(result + np.log(deviation))
+    size = len(mean)
+    moves = []
+    for covariance, noise in parts:
+        own = np.sqrt(np.maximum(np.diag(covariance), 0.0) + noise**2 + 1e-18)
+        moves.append(covariance / own[None, :])  # column x: what a trial at x moves everything by
+    uniform = stats.qmc.Sobol(len(parts), seed=seed).random(_DRAWS // 2)
+    draws = special.ndtri(np.clip(uniform, 1e-6, 1 - 1e-6))
+    gain = np.zeros(size)
+    before = mean[tested].max()
+    for draw in np.vstack([draws, -draws]):
+        after = mean[:, None] + sum(z * move for z, move in zip(draw, moves, strict=True))
+        gain += np.maximum(after[tested].max(0), np.diag(after)) - before
+    return np.asarray(gain / _DRAWS)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from autotune.parameter import FloatArray, Parameter, ParameterValue, Values, canonical
 from autotune.search.physics import Shape, round_shape
@@ -41,6 +42,15 @@ class Candidates:
         encoded = np.array([space.encode(point) for point in kept], dtype=np.float64)
         rows = {key: row for row, key in enumerate(unique)}
         return cls(kept, encoded, round_shape(kept), rows)
+
+    def some(self, rows: npt.NDArray[np.int_]) -> Candidates:
+        """The candidates of these rows."""
+        points = tuple(self.points[row] for row in rows)
+        keys = list(self.rows)
+        shape = None if self.shape is None else self.shape[rows]
+        return Candidates(
+            points, self.encoded[rows], shape, {keys[row]: i for i, row in enumerate(rows)}
+        )
 
 
 def neighbours(space: SearchSpace, point: Values) -> list[dict[str, ParameterValue]]:

@@ -15,11 +15,20 @@ from autotune.space import SearchSpace
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["BUCKETS_ATTRIBUTE", "HOST_ATTRIBUTE", "BucketFigures", "History", "Outcome"]
+__all__ = [
+    "BUCKETS_ATTRIBUTE",
+    "FREE_ATTRIBUTE",
+    "HOST_ATTRIBUTE",
+    "BucketFigures",
+    "History",
+    "Outcome",
+]
 
 BUCKETS_ATTRIBUTE = "buckets"
 """User attribute: bucket key -> {"output_tok_per_s": tok/s, "accept_length": tokens or None}."""
 HOST_ATTRIBUTE = "host"
+FREE_ATTRIBUTE = "free_gib"
+"""User attribute: GPU memory that was left once the server was ready, GiB, or None."""
 
 _FIXED = "fixed_params"  # where Optuna keeps the parameters of an enqueued trial
 
@@ -39,6 +48,7 @@ class Outcome:
         score: What was told, larger is better; None when it was infeasible or pruned.
         feasible: Whether the server ran.
         buckets: What was measured, all or (pruned) some.
+        free_gib: GPU memory left once the server was ready; None where it is not known.
     """
 
     key: str
@@ -47,6 +57,7 @@ class Outcome:
     feasible: bool
     buckets: Mapping[str, BucketFigures]
     host: str
+    free_gib: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +117,7 @@ class History:
                         feasible,
                         _buckets(trial.user_attrs.get(BUCKETS_ATTRIBUTE)),
                         str(trial.user_attrs.get(HOST_ATTRIBUTE, "")),
+                        _number(trial.user_attrs.get(FREE_ATTRIBUTE)),
                     )
                 )
         return cls(tuple(outcomes), pending, dict(failures))
@@ -113,6 +125,10 @@ class History:
     @property
     def scored(self) -> tuple[Outcome, ...]:
         return tuple(outcome for outcome in self.outcomes if outcome.score is not None)
+
+
+def _number(stored: object) -> float | None:
+    return float(stored) if isinstance(stored, int | float) else None
 
 
 def _buckets(stored: object) -> dict[str, BucketFigures]:

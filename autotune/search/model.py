@@ -8,7 +8,8 @@ y                  (n,)        observations, in natural logarithms of a ratio (0
 l                  (d,)        lengthscales, one for each coordinate
 s2, n2             ()          signal and noise variance
 c2                 ()          variance of the unknown constant mean
-K                  (n, n)      c2 + s2 * matern52(x, x; l) + n2 * I
+F                  (n, q)      features whose weights are unknown, of variance 1 each
+K                  (n, n)      c2 + s2 * matern52(x, x; l) + F F' + n2 * I
 =================  ==========  =====================================================================
 
 Source: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006): algorithm 2.1 (fit
@@ -66,6 +67,7 @@ class GaussianProcess:
 
     Attributes:
         x: Encoded points, shape (n, d).
+        features: Shape (n, q); q may be 0.
         centre: Subtracted from the observations before anything else.
         lengthscales: Shape (d,).
         signal, noise: Standard deviations, in the unit of y.
@@ -73,6 +75,7 @@ class GaussianProcess:
     """
 
     x: FloatArray
+    features: FloatArray
     centred: FloatArray
     centre: float
     lengthscales: FloatArray
@@ -84,11 +87,21 @@ class GaussianProcess:
     _weights: FloatArray
 
     @classmethod
-    def fit(cls, x: FloatArray, y: FloatArray, *, prior: Prior | None = None) -> GaussianProcess:
+    def fit(
+        cls,
+        x: FloatArray,
+        y: FloatArray,
+        *,
+        prior: Prior | None = None,
+        features: FloatArray | None = None,
+    ) -> GaussianProcess:
         """The maximum a posteriori fit; equal rows of x are repeats and are all used."""
         prior = prior or Prior()
         if len(x) != len(y) or not len(y):
             raise ValueError(f"{len(x)} points and {len(y)} observations")
+        if features is None:
+            features = np.zeros((len(x), 0))
+        fixed = prior.constant**2 + features @ features.T
         centre = float(np.median(y))
         z = y - centre
         d = x.shape[1]
@@ -102,7 +115,7 @@ class GaussianProcess:
             root = np.sqrt(5.0 * (per_axis / scales**2).sum(-1))
             decay = np.exp(-root)
             signal_part = signal**2 * (1.0 + root + root * root / 3.0) * decay
-            gram = prior.constant**2 + signal_part + (noise**2 + _JITTER) * eye
+            gram = fixed + signal_part + (noise**2 + _JITTER) * eye
             chol = linalg.cholesky(gram, lower=True, check_finite=False)
             inverse = linalg.cho_solve((chol, True), eye, check_finite=False)
             alpha = inverse @ z
@@ -123,36 +136,55 @@ class GaussianProcess:
         )
         theta = np.asarray(best.x)
         return cls._at(
-            x, z, centre, np.exp(theta[:d]), float(np.exp(theta[d])), float(np.exp(theta[d + 1])),
+            x, features, z, centre, np.exp(theta[:d]),
+            float(np.exp(theta[d])), float(np.exp(theta[d + 1])),
             prior.constant, -float(best.fun),
         )  # fmt: skip
 
     @classmethod
     def _at(
-        cls, x: FloatArray, z: FloatArray, centre: float, lengthscales: FloatArray, signal: float,
-        noise: float, constant: float, evidence: float,
+        cls, x: FloatArray, features: FloatArray, z: FloatArray, centre: float,
+        lengthscales: FloatArray, signal: float, noise: float, constant: float, evidence: float,
     ) -> GaussianProcess:  # fmt: skip
         scaled = x / lengthscales
         gram = constant**2 + signal**2 * matern52(_squared(scaled, scaled))
+        gram += features @ features.T
         gram[np.diag_indices_from(gram)] += noise**2 + _JITTER
         chol = linalg.cholesky(gram, lower=True, check_finite=False)
         weights = linalg.cho_solve((chol, True), z, check_finite=False)
         return cls(
-            x, z, centre, lengthscales, signal, noise, constant, evidence, chol, np.asarray(weights)
-        )
+            x, features, z, centre, lengthscales, signal, noise, constant, evidence, chol,
+            np.asarray(weights),
+        )  # fmt: skip
 
-    def predict(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def predict(
+        self, x: FloatArray, features: FloatArray | None = None
+    ) -> tuple[FloatArray, FloatArray]:
         """Posterior mean and standard deviation at x (m, d), each of shape (m,)."""
-        scaled = self.x / self.lengthscales
+        features = np.zeros((len(x), self.features.shape[1])) if features is None else features
         means, deviations = [], []
         for start in range(0, len(x), _PREDICT_ROWS):
-            rows = x[start : start + _PREDICT_ROWS] / self.lengthscales
-            cross = self.constant**2 + self.signal**2 * matern52(_squared(rows, scaled))
-            half = linalg.solve_triangular(self._chol, cross.T, lower=True, check_finite=False)
-            variance = self.constant**2 + self.signal**2 - (half * half).sum(0)
+            rows = slice(start, start + _PREDICT_ROWS)
+            cross, half = self._towards(x[rows], features[rows])
+            own = self.constant**2 + self.signal**2 + (features[rows] ** 2).sum(1)
             means.append(cross @ self._weights + self.centre)
-            deviations.append(np.sqrt(np.maximum(variance, 1e-12)))
+            deviations.append(np.sqrt(np.maximum(own - (half * half).sum(0), 1e-12)))
         return np.concatenate(means), np.concatenate(deviations)
+
+    def covariance(self, x: FloatArray, features: FloatArray | None = None) -> FloatArray:
+        """Posterior covariance of the noise-free values at x (m, d), shape (m, m)."""
+        features = np.zeros((len(x), self.features.shape[1])) if features is None else features
+        _, half = self._towards(x, features)
+        scaled = x / self.lengthscales
+        own = self.constant**2 + self.signal**2 * matern52(_squared(scaled, scaled))
+        return np.asarray(own + features @ features.T - half.T @ half)
+
+    def _towards(self, x: FloatArray, features: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Covariance of x with the data, shape (m, n), and L^-1 times its transpose."""
+        near = matern52(_squared(x / self.lengthscales, self.x / self.lengthscales))
+        cross = self.constant**2 + self.signal**2 * near + features @ self.features.T
+        half = linalg.solve_triangular(self._chol, cross.T, lower=True, check_finite=False)
+        return np.asarray(cross), np.asarray(half)
 
     def leave_one_out(self) -> FloatArray:
         """What each observation misses the prediction from all others by, shape (n,).
@@ -163,7 +195,7 @@ class GaussianProcess:
         inverse = linalg.cho_solve((self._chol, True), identity, check_finite=False)
         return np.asarray(self._weights / np.diag(inverse))
 
-    def believing(self, x: FloatArray) -> GaussianProcess:
+    def believing(self, x: FloatArray, features: FloatArray | None = None) -> GaussianProcess:
         """The process after measuring its own mean at x: the mean stays, the deviation shrinks.
 
         Source: Ginsbourger, Le Riche and Carraro (2010), Kriging is well-suited to parallelize
@@ -171,9 +203,11 @@ class GaussianProcess:
         """
         if not len(x):
             return self
-        fantasies, _ = self.predict(x)
+        features = np.zeros((len(x), self.features.shape[1])) if features is None else features
+        fantasies, _ = self.predict(x, features)
         return self._at(
-            np.vstack([self.x, x]), np.concatenate([self.centred, fantasies - self.centre]),
+            np.vstack([self.x, x]), np.vstack([self.features, features]),
+            np.concatenate([self.centred, fantasies - self.centre]),
             self.centre, self.lengthscales, self.signal, self.noise, self.constant, self.evidence,
         )  # fmt: skip
 

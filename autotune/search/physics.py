@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize
+from scipy import linalg, optimize
 
 from autotune.parameter import FloatArray, Values
 from autotune.workload import Workload
@@ -58,6 +58,9 @@ class Shape:
 
     def __getitem__(self, rows: npt.NDArray[np.int_]) -> Shape:
         return Shape(self.budget[rows], self.topk[rows], self.window[rows])
+
+
+_NOMINAL = Shape(np.array([[32.0]]), np.array([[8.0]]), np.array([[2048.0]]))
 
 
 def round_shape(points: Sequence[Values]) -> Shape | None:
@@ -103,12 +106,16 @@ class DraftVerifyModel:
 
     Attributes:
         accept_parameters: Natural logarithms, in the order of `_ACCEPT_MEDIANS`.
+        accept_root: R with R R' their posterior covariance near the fit.
         round_ms: Coefficients of `_costs`, non-negative.
+        round_root: R with R R' their posterior covariance.
     """
 
     workload: Workload
     accept_parameters: FloatArray
+    accept_root: FloatArray
     round_ms: FloatArray
+    round_root: FloatArray
 
     @classmethod
     def fit(cls, workload: Workload, data: RoundData) -> DraftVerifyModel | None:
@@ -125,9 +132,8 @@ class DraftVerifyModel:
             wrong = np.where(known, (model - log_accept) / _ACCEPT_SD, 0.0)[known]
             return np.concatenate([wrong, (theta - _ACCEPT_MEDIANS) / _ACCEPT_SPREADS])
 
-        accept = np.asarray(
-            optimize.least_squares(misfit, _ACCEPT_MEDIANS, max_nfev=40, loss="soft_l1").x
-        )
+        fitted = optimize.least_squares(misfit, _ACCEPT_MEDIANS, max_nfev=40, loss="soft_l1")
+        jacobian = np.asarray(fitted.jac, dtype=np.float64)
         round_ms = 1000.0 * streams * np.where(known, data.accept, 1.0)
         round_ms = round_ms / np.where(known, data.throughput, 1.0)
         costs = _costs(data.shape, context, streams)
@@ -139,11 +145,36 @@ class DraftVerifyModel:
             white = _whitening(int(here.sum()))
             rows.append(white @ (costs[trial, here] / round_ms[trial, here, None]))
             targets.append(white @ np.ones(int(here.sum())))
-        size = costs[known].mean(0) / round_ms[known].mean() + 1e-12
-        design = np.vstack([*rows, np.diag(size / 1.0)])  # a cost is about one round at most
+        nominal = _costs(_NOMINAL, context, streams).mean((0, 1))  # for what no trial has shown yet
+        size = np.maximum(costs[known].mean(0), nominal) / round_ms[known].mean()
+        design = np.vstack([*rows, np.diag(size)])  # a cost is about one round at most
         wanted = np.concatenate([*targets, np.zeros(len(size))])
         coefficients, _ = optimize.nnls(design, wanted, maxiter=50 * design.shape[1])
-        return cls(workload, accept, np.asarray(coefficients))
+        return cls(
+            workload,
+            np.asarray(fitted.x),
+            _root_of_inverse(jacobian.T @ jacobian),
+            np.asarray(coefficients),
+            _root_of_inverse((design / size).T @ (design / size)) / size[:, None],
+        )
+
+    def doubts(self, shape: Shape) -> tuple[FloatArray, FloatArray]:
+        """What is not known of ln accept length and of ln round time, linear near the fit.
+
+        Each of shape (m, buckets, q): deviations along q independent directions of variance 1.
+        """
+        context, streams = _cells(self.workload)
+        centre = np.log(_accept_length(self.accept_parameters, shape, context))
+        step = 0.05
+        slopes = [
+            (np.log(_accept_length(self.accept_parameters + step * unit, shape, context)) - centre)
+            / step
+            for unit in np.eye(len(self.accept_parameters))
+        ]
+        accept = np.stack(slopes, axis=-1) @ self.accept_root
+        costs = _costs(shape, context, streams)
+        duration = np.maximum(costs @ self.round_ms, 1e-3)
+        return np.asarray(accept), np.asarray(costs @ self.round_root / duration[..., None])
 
     def accept_length(self, shape: Shape) -> FloatArray:
         """Tokens a round brings, shape (m, buckets)."""
@@ -156,6 +187,12 @@ class DraftVerifyModel:
         tau = _accept_length(self.accept_parameters, shape, context)
         round_ms = _costs(shape, context, streams) @ self.round_ms
         return np.asarray(1000.0 * streams * tau / np.maximum(round_ms, 1e-3))
+
+
+def _root_of_inverse(precision: FloatArray) -> FloatArray:
+    """R with R R' the inverse of a positive definite matrix."""
+    lower = np.linalg.cholesky(precision + 1e-12 * np.trace(precision) * np.eye(len(precision)))
+    return np.asarray(linalg.solve_triangular(lower.T, np.eye(len(precision)), lower=False))
 
 
 def _cells(workload: Workload) -> tuple[FloatArray, FloatArray]:

@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import StudyDirection
 
 from autotune.parameter import ParameterValue, Values
-from autotune.search.acquisition import log_expected_improvement
+from autotune.search.acquisition import knowledge_gradient
 from autotune.search.candidates import Candidates, neighbours
 from autotune.search.history import History
 from autotune.search.start import axis_design
@@ -36,7 +37,10 @@ _FIXED = "fixed_params"
 _GIVEN_UP = 2  # failures without a verdict after which a point is not proposed again
 _CLIMBED_FROM = 5  # best points whose neighbours join the candidates of a space too large to list
 _LIKELY = 0.6  # least probability of running, as long as any point has it
-_EQUAL = 1e-9  # acquisition values that differ by less are a tie, decided by the seed
+_EQUAL = 1e-9  # acquisition values that differ by a smaller share are a tie, decided by the seed
+_COMPARED = 400  # points whose joint belief is worked out
+_HOPE = 1.0  # deviations above the mean by which they are chosen
+BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 
 class GridGaussianProcessSampler(BaseSampler):
@@ -135,6 +139,9 @@ class GridGaussianProcessSampler(BaseSampler):
             if not self._hopeless(history, point):
                 return point
         candidates = self._candidates(history)
+        belief = self._believe(history, candidates)
+        if belief is not None:
+            candidates = belief.candidates
         allowed = np.array(
             [
                 key not in history.pending and key not in given_up and _agrees(point, fixed)
@@ -142,24 +149,47 @@ class GridGaussianProcessSampler(BaseSampler):
             ]
         )
         if not allowed.any():  # everything runs already, or what is fixed is not valid
-            allowed = np.array([_agrees(point, fixed) for point in candidates.points])
-        if not allowed.any():
-            return self.space.deployed()
-        belief = self._believe(history, candidates)
+            agreeing = [p for p in self._candidates(history).points if _agrees(p, fixed)]
+            return agreeing[int(rng.integers(len(agreeing)))] if agreeing else self.space.deployed()
         if belief is None:
             return candidates.points[int(rng.choice(np.flatnonzero(allowed)))]
-        gain = log_expected_improvement(belief.mean, belief.informed, belief.best)
-        gain = np.where(allowed, gain + belief.log_feasible, -np.inf)
-        likely = allowed & (belief.log_feasible >= math.log(_LIKELY))
-        if likely.any():  # no promise is large enough for a start that most likely crashes
-            gain = np.where(likely, gain, -np.inf)
-        ties = np.flatnonzero(gain >= gain.max() - _EQUAL)
+        allowed &= self._likely(belief, allowed)
+        rows = self._promising(belief, allowed)
+        x = candidates.encoded[rows]
+        parts = [
+            (part.process.covariance(x, part.features[rows]), part.process.noise)
+            for part in belief.parts
+        ]
+        tested = np.isin(rows, belief.tested)
+        gain = knowledge_gradient(belief.mean[rows], parts, tested=tested, seed=self.seed)
+        gain = np.maximum(gain, 0.0) * np.exp(belief.log_feasible[rows])
+        gain = np.where(allowed[rows], gain, -np.inf)
+        ties = rows[gain >= gain.max() * (1 - _EQUAL)]
         return candidates.points[int(rng.choice(ties))]
 
-    def belief(self, history: History) -> tuple[Candidates, Belief | None]:
+    @staticmethod
+    def _likely(belief: Belief, allowed: BoolArray) -> BoolArray:
+        """No promise is large enough for a start that most likely crashes."""
+        likely = belief.log_feasible >= math.log(_LIKELY)
+        return likely if (likely & allowed).any() else np.ones_like(likely)
+
+    @staticmethod
+    def _promising(belief: Belief, allowed: BoolArray) -> npt.NDArray[np.int_]:
+        """Rows worth the whole covariance: the most hopeful allowed ones and all tested ones."""
+        hope = np.where(allowed, belief.mean + _HOPE * belief.deviation, -np.inf)
+        most = np.argsort(-hope, kind="stable")[: min(_COMPARED, int(allowed.sum()))]
+        return np.union1d(most, np.array(belief.tested, dtype=np.int_))
+
+    def belief(self, history: History) -> Belief | None:
         """What the models say of every candidate; for finalists, reports and stop rules."""
-        candidates = self._candidates(history)
-        return candidates, self._believe(history, candidates)
+        return self._believe(history, self._candidates(history))
+
+    def named(self, history: History) -> Values | None:
+        """The scored point that is believed to be the best; None without any."""
+        belief = self.belief(history)
+        if belief is None:
+            return None
+        return belief.candidates.points[max(belief.tested, key=lambda row: belief.mean[row])]
 
     def _believe(self, history: History, candidates: Candidates) -> Belief | None:
         return believe(
@@ -172,10 +202,9 @@ class GridGaussianProcessSampler(BaseSampler):
 
     def _hopeless(self, history: History, point: Values) -> bool:
         """Whether a start point most likely crashes, given what crashed already."""
-        if all(outcome.feasible for outcome in history.outcomes):
-            return False
         one = Candidates.of(self.space, [point])
-        return bool(log_feasible(self.space, history, one)[0] < math.log(_LIKELY))
+        known = log_feasible(self.space, history, one, workload=self.workload)
+        return bool(known[0] < math.log(_LIKELY))
 
     def _candidates(self, history: History) -> Candidates:
         """The listed points, all that the history names, and in large spaces their neighbours."""

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+import numpy.typing as npt
 
 from autotune.parameter import FloatArray
-from autotune.search.acquisition import informed_deviation
 from autotune.search.breakage import BreakageModel
 from autotune.search.candidates import Candidates
 from autotune.search.history import History
+from autotune.search.memory import MemoryModel
 from autotune.search.model import FeasibilityModel, GaussianProcess, Prior
 from autotune.search.physics import DraftVerifyModel, RoundData, round_shape
 from autotune.space import SearchSpace
@@ -34,7 +35,10 @@ __all__ = ["Aggregate", "Belief", "Scale", "believe", "log_feasible"]
 _FLOOR = 1.5  # logarithms below the best are cut here: how bad a very bad point is tells nothing
 _WORSE = 1.2  # the round model is dropped when it predicts left-out scores so much worse
 _COMPARABLE = 6  # with fewer scores, what one misses says little
+_FREE_TRIALS = 2  # the fewest starts whose free memory is believed to follow the law
+_SHORTLIST = 600  # points that each ranking keeps in question
 _PHYSICS_TRIALS = 2  # the fewest trials with buckets that the round model is fitted to
+_DOUBT = 1.5  # the round's form is simpler than the truth: its constants are known less than fitted
 _PLAIN = Prior()
 _RESIDUAL = Prior(signal=0.06, constant=0.2)
 _GATE = Prior(signal=0.02, constant=0.2, noise=0.015, noise_sd=0.8)
@@ -74,28 +78,42 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Belief:
-    """The posterior over one set of candidates.
+class BelievedPart:
+    """One summand of the score after the data.
 
     Attributes:
+        features: At every candidate, shape (m, q).
+    """
+
+    process: GaussianProcess
+    features: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """The posterior over the candidates that are left in question.
+
+    Attributes:
+        candidates: All that were scored or wait, and those that any model likes.
         mean, deviation: Of the noise-free score in the unit of `Scale`, shape (m,).
-        informed: How far one more trial would move the mean, shape (m,).
         log_feasible: Log of the probability that the server runs, shape (m,).
         noise: Standard deviation of one trial's score.
         best: Largest posterior mean among the points that were scored.
         tested: Rows of points with a score.
         physics: Whether the round model is the mean.
+        parts: What the score is the sum of.
     """
 
+    candidates: Candidates
     scale: Scale
     mean: FloatArray
     deviation: FloatArray
-    informed: FloatArray
     log_feasible: FloatArray
     noise: float
     best: float
     tested: tuple[int, ...]
     physics: bool
+    parts: tuple[BelievedPart, ...]
 
 
 def believe(
@@ -118,35 +136,50 @@ def believe(
     scores = [outcome.score for outcome in scored if outcome.score is not None]
     scale = Scale.of(scores)
     rows = [candidates.rows[outcome.key] for outcome in scored]
-    plain = [_Part(scale.forward(scores), np.zeros(len(candidates.points)), _PLAIN)]
+    runs = log_feasible(space, history, candidates, workload=workload)
+    size = len(candidates.points)
+    plain = [_Part(scale.forward(scores), np.zeros(size), np.zeros((size, 0)), _PLAIN)]
     parts, processes = plain, _fitted(plain, candidates, rows)
+    round_ = None
     if workload is not None and scale.logarithmic:
-        physical = _physical_parts(space, history, candidates, rows, workload, aggregate)
+        round_ = _fitted_round(space, history, candidates, rows, workload, aggregate)
+    if round_ is not None:
+        # What is left to decide is decided among the points that either model likes.
+        hope = processes[0].predict(candidates.encoded)
+        likes = [round_.trend + runs, hope[0] + hope[1] + runs]
+        kept = _shortlist(history, candidates, likes)
+        candidates, runs = candidates.some(kept), runs[kept]
+        rows = [candidates.rows[outcome.key] for outcome in scored]
+        plain = [_Part(part.y, part.trend[kept], part.features[kept], part.prior) for part in plain]
+        parts = plain
+        physical = _physical_parts(round_, candidates, rows)
         fits = _fitted(physical, candidates, rows)
         few = len(rows) < _COMPARABLE
-        if physical and (few or _missed(fits) <= _WORSE * _missed(processes)):
+        if few or _missed(fits) <= _WORSE * _missed(processes):
             parts, processes = physical, fits
     waiting = [candidates.rows[key] for key in history.pending if key in candidates.rows]
     mean = np.zeros(len(candidates.points))
-    variance, informed, noise = np.zeros_like(mean), np.zeros_like(mean), 0.0
+    variance, noise = np.zeros_like(mean), 0.0
+    believed = []
     for part, process in zip(parts, processes, strict=True):
-        conditioned = process.believing(candidates.encoded[waiting])
-        expected, deviation = conditioned.predict(candidates.encoded)
+        conditioned = process.believing(candidates.encoded[waiting], part.features[waiting])
+        expected, deviation = conditioned.predict(candidates.encoded, part.features)
         mean += expected + part.trend
         variance += deviation**2
-        informed += informed_deviation(deviation, process.noise) ** 2
         noise += process.noise**2
+        believed.append(BelievedPart(conditioned, part.features))
     tested = tuple(sorted(set(rows)))
     return Belief(
+        candidates=candidates,
         scale=scale,
         mean=mean,
         deviation=np.sqrt(variance),
-        informed=np.sqrt(informed),
-        log_feasible=log_feasible(space, history, candidates),
+        log_feasible=runs,
         noise=math.sqrt(noise),
         best=float(mean[list(tested)].max()),
         tested=tested,
         physics=parts is not plain,
+        parts=tuple(believed),
     )
 
 
@@ -157,10 +190,12 @@ class _Part:
     Attributes:
         y: Observations, shape (n,).
         trend: Mean before the data, at every candidate, shape (m,).
+        features: What is not known of the trend, shape (m, q).
     """
 
     y: FloatArray
     trend: FloatArray
+    features: FloatArray
     prior: Prior
 
 
@@ -169,7 +204,13 @@ def _fitted(
 ) -> list[GaussianProcess]:
     x = candidates.encoded[list(rows)]
     return [
-        GaussianProcess.fit(x, part.y - part.trend[list(rows)], prior=part.prior) for part in parts
+        GaussianProcess.fit(
+            x,
+            part.y - part.trend[list(rows)],
+            prior=part.prior,
+            features=part.features[list(rows)],
+        )
+        for part in parts
     ]
 
 
@@ -179,38 +220,62 @@ def _missed(processes: Sequence[GaussianProcess]) -> float:
     return float(np.sqrt(np.mean(together**2)))
 
 
-def _physical_parts(
+def _shortlist(
+    history: History, candidates: Candidates, likes: Sequence[FloatArray]
+) -> npt.NDArray[np.int_]:
+    """Rows of the points that any of several rankings puts first, and of all that are known."""
+    known = [outcome.key for outcome in history.outcomes] + list(history.pending)
+    rows = [np.array([candidates.rows[key] for key in known if key in candidates.rows])]
+    rows += [np.argsort(-like, kind="stable")[:_SHORTLIST] for like in likes]
+    return np.unique(np.concatenate(rows).astype(np.int_))
+
+
+@dataclass(frozen=True, slots=True)
+class _FittedRound:
+    """The round model with what each trial showed of its summands.
+
+    Attributes:
+        trend: ln score of every candidate, shape (m,).
+        shares: Weight of each bucket in the logarithm of the score, near the trials.
+        brought, timed, gated: Observed parts of ln score, shape (n,); the first two and the gate
+            sum to it.
+    """
+
+    model: DraftVerifyModel
+    gate: BreakageModel
+    aggregate: Aggregate
+    trend: FloatArray
+    shares: FloatArray
+    brought: FloatArray
+    timed: FloatArray
+    gated: FloatArray
+
+
+def _fitted_round(
     space: SearchSpace,
     history: History,
     candidates: Candidates,
     rows: Sequence[int],
     workload: Workload,
     aggregate: Aggregate,
-) -> list[_Part]:
-    """The log score as accept length, the rest of throughput, and the gate; each round its physics.
-
-    Empty where the round model cannot be fitted.  The accept length is counted, not timed: it
-    repeats within one percent where throughput has the noise of the whole start.  So what it
-    contributes is learned from few trials, and only the duration of a round, which is smoother,
-    carries the noise.  The gate of the coding answers knows no throughput noise either.
-    """
+) -> _FittedRound | None:
+    """The round model and what it explains; None where it cannot be fitted."""
     data = _round_data(space, history, workload)
     physics = DraftVerifyModel.fit(workload, data) if data is not None else None
     if physics is None or candidates.shape is None:
-        return []
+        return None
     scored = history.scored
     speeds = _host_speeds(history, space.key(space.deployed()))
     y = np.log([outcome.score for outcome in scored if outcome.score is not None])
     buckets = physics.workload.buckets
     throughput = physics.throughput(candidates.shape)
-    accept = np.log(physics.accept_length(candidates.shape))
+    here = np.array(rows)
+    tokens = np.log(physics.accept_length(candidates.shape[here]))
+    speed = throughput[here].copy()
     shares = np.array([bucket.weight for bucket in buckets])
     if aggregate is Aggregate.ARITHMETIC:
-        shares = shares * np.exp(np.log(throughput[list(rows)]).mean(0))
+        shares = shares * np.exp(np.log(speed).mean(0))
     shares = shares / shares.sum()
-    expected = _log_score(throughput, physics.workload, aggregate)
-    tokens = accept[list(rows)].copy()
-    speed = throughput[list(rows)].copy()
     for row, outcome in enumerate(scored):
         for column, bucket in enumerate(buckets):
             figures = outcome.buckets.get(bucket.key)
@@ -218,22 +283,82 @@ def _physical_parts(
                 speed[row, column] = figures.output_tok_per_s / speeds.get(outcome.host, 1.0)
                 if figures.accept_length is not None:
                     tokens[row, column] = math.log(max(1.0, figures.accept_length))
-    brought = tokens @ shares
     timed = _log_score(speed, physics.workload, aggregate)
-    gate = BreakageModel.fit(candidates.shape[np.array(rows)], y - timed - np.mean(y - timed))
+    gate = BreakageModel.fit(candidates.shape[here], y - timed - np.mean(y - timed))
+    expected = _log_score(throughput, physics.workload, aggregate)
+    return _FittedRound(
+        model=physics,
+        gate=gate,
+        aggregate=aggregate,
+        trend=expected + gate.log_gate(candidates.shape),
+        shares=shares,
+        brought=tokens @ shares,
+        timed=timed,
+        gated=y - timed,
+    )
+
+
+def _physical_parts(
+    round_: _FittedRound, candidates: Candidates, rows: Sequence[int]
+) -> list[_Part]:
+    """The log score as accept length, the rest of throughput, and the gate; each round its physics.
+
+    The accept length is counted, not timed: it repeats within one percent where throughput has
+    the noise of the whole start.  So what it contributes is learned from few trials, and only the
+    duration of a round, which is smoother, carries the noise.  The gate of the coding answers
+    knows no throughput noise either.  What the fits do not know of their own constants are
+    features of the processes, so that a direction no trial has shown stays in doubt.
+    """
+    shape = candidates.shape
+    assert shape is not None
+    physics, shares = round_.model, round_.shares
+    throughput = physics.throughput(shape)
+    accept = np.log(physics.accept_length(shape)) @ shares
+    doubted, slower = physics.doubts(shape)
+    parts_of = throughput * np.array([bucket.weight for bucket in physics.workload.buckets])
+    if round_.aggregate is Aggregate.GEOMETRIC:
+        parts_of = np.broadcast_to(shares, throughput.shape)
+    parts_of = parts_of / parts_of.sum(1, keepdims=True)
+    expected = _log_score(throughput, physics.workload, round_.aggregate)
+    none = np.zeros((len(candidates.points), 0))
     return [
-        _Part(brought, accept @ shares, _ACCEPT),
-        _Part(timed - brought, expected - accept @ shares, _RESIDUAL),
-        _Part(y - timed, gate.log_gate(candidates.shape), _GATE),
+        _Part(round_.brought, accept, _DOUBT * np.einsum("mbq,b->mq", doubted, shares), _ACCEPT),
+        _Part(
+            round_.timed - round_.brought,
+            expected - accept,
+            _DOUBT * np.einsum("mbq,mb->mq", slower, parts_of),
+            _RESIDUAL,
+        ),
+        _Part(round_.gated, round_.gate.log_gate(shape), none, _GATE),
     ]
 
 
-def log_feasible(space: SearchSpace, history: History, candidates: Candidates) -> FloatArray:
+def log_feasible(
+    space: SearchSpace,
+    history: History,
+    candidates: Candidates,
+    *,
+    workload: Workload | None = None,
+) -> FloatArray:
+    """Log of the probability that each candidate's server runs, shape (m,)."""
+    result = _log_fits(history, candidates, workload)
     if all(outcome.feasible for outcome in history.outcomes):
-        return np.zeros(len(candidates.points))
+        return result
     x = np.array([space.encode(outcome.values) for outcome in history.outcomes])
     feasible = np.array([outcome.feasible for outcome in history.outcomes])
-    return FeasibilityModel.fit(x, feasible).log_probability(candidates.encoded)
+    return result + FeasibilityModel.fit(x, feasible).log_probability(candidates.encoded)
+
+
+def _log_fits(history: History, candidates: Candidates, workload: Workload | None) -> FloatArray:
+    """What the memory that was left free says; zeros where too little is known."""
+    told = [one for one in history.outcomes if one.free_gib is not None]
+    shape = round_shape([one.values for one in told])
+    if workload is None or candidates.shape is None or shape is None or len(told) < _FREE_TRIALS:
+        return np.zeros(len(candidates.points))
+    longest = max(bucket.context_tokens for bucket in workload.buckets)
+    free = [one.free_gib for one in told if one.free_gib is not None]
+    model = MemoryModel(shape, free, longest_tokens=float(longest))
+    return model.log_probability(candidates.shape)
 
 
 def _round_data(space: SearchSpace, history: History, workload: Workload) -> RoundData | None:

@@ -85,6 +85,7 @@ class Observation:
 
     score_ratio: float | None
     buckets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    free_gib: float | None = None
 
     @property
     def infeasible(self) -> bool:

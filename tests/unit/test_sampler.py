@@ -9,15 +9,16 @@ from dataclasses import replace
 import numpy as np
 import optuna
 import pytest
-from scipy import integrate, stats
+from scipy import stats
 
 from autotune.ddtree import CONSTRAINTS
 from autotune.errors import ConfigError
 from autotune.parameter import FloatArray, Parameter, ParameterKind, ParameterValue, Values
 from autotune.search import SAMPLERS, GridGaussianProcessSampler, make_sampler
-from autotune.search.acquisition import informed_deviation, log_expected_improvement
+from autotune.search.acquisition import knowledge_gradient
 from autotune.search.breakage import BreakageModel
 from autotune.search.history import BUCKETS_ATTRIBUTE, History
+from autotune.search.memory import MemoryModel
 from autotune.search.model import FeasibilityModel, GaussianProcess
 from autotune.search.physics import DraftVerifyModel, RoundData, round_shape
 from autotune.search.start import axis_design
@@ -141,10 +142,11 @@ def test_it_comes_near_the_best_of_a_surface_with_buckets(surface: int) -> None:
         )
     assert isinstance(sampler, GridGaussianProcessSampler)
     history = History.of(study.get_trials(), problem.space)
-    candidates, belief = sampler.belief(history)
+    belief = sampler.belief(history)
     assert belief is not None
     assert belief.physics
-    named = candidates.points[max(belief.tested, key=lambda row: belief.mean[row])]
+    named = sampler.named(history)
+    assert named is not None
     assert problem.truth(named) >= 0.95 * problem.best()[1]
 
 
@@ -347,26 +349,51 @@ def test_feasibility_follows_the_crashes() -> None:
     assert probability[2] < 0.3
 
 
-@pytest.mark.parametrize("z", [-20.0, -3.0, -1.001, -0.999, 0.0, 2.5])
-def test_the_improvement_is_its_integral(z: float) -> None:
-    density = stats.norm(0.0, 1.0).pdf
-    area, _ = integrate.quad(lambda t: (t + z) * density(t), -z, max(8.0, -z + 8.0), epsabs=0)
-    (value,) = log_expected_improvement(np.array([z]), np.ones(1), 0.0)
-    assert value == pytest.approx(math.log(area), rel=1e-6)
+def gains(
+    mean: list[float], covariance: FloatArray, noise: float, tested: list[bool]
+) -> FloatArray:
+    return knowledge_gradient(
+        np.array(mean), [(covariance, noise)], tested=np.array(tested), seed=1
+    )
 
 
-def test_the_improvement_stays_finite_and_ordered_far_away() -> None:
-    z = -np.geomspace(1.0, 1e5, 200)
-    value = log_expected_improvement(z, np.ones(200), 0.0)
-    assert np.all(np.isfinite(value))
-    assert np.all(np.diff(value) < 0)
+def test_a_trial_at_a_new_point_is_worth_the_expected_improvement() -> None:
+    """Without correlation and noise the gradient is the textbook's expected improvement."""
+    covariance = np.diag([1e-12, 0.04])
+    gain = gains([0.0, 0.1], covariance, 0.0, [True, False])
+    z = 0.1 / 0.2
+    assert gain[1] == pytest.approx(0.2 * (z * stats.norm.cdf(z) + stats.norm.pdf(z)), rel=0.1)
 
 
-def test_a_measurement_moves_no_more_than_is_unknown() -> None:
-    deviation = np.array([0.0, 0.01, 0.1])
-    moved = informed_deviation(deviation, 0.03)
-    assert np.all(moved <= deviation + 1e-12)
-    assert informed_deviation(np.array([0.1]), 0.0)[0] == pytest.approx(0.1)
+def test_a_well_known_point_is_not_worth_a_repeat() -> None:
+    gain = gains([0.0, -0.02], np.diag([1e-6, 0.04]), 0.03, [True, False])
+    assert gain[0] < gain[1] / 100
+
+
+def test_a_trial_that_tells_of_a_rival_is_worth_more() -> None:
+    """Two tested points close together: what moves only one of them can change the choice."""
+    apart = np.array([[0.01, 0.0], [0.0, 0.01]])
+    together = np.array([[0.01, 0.0099], [0.0099, 0.01]])
+    alone = gains([0.0, 0.0], apart, 0.03, [True, True])
+    bound = gains([0.0, 0.0], together, 0.03, [True, True])
+    assert alone[0] > 5 * bound[0]
+
+
+def test_free_memory_tells_of_the_wall_before_a_crash() -> None:
+    shape = round_shape([{"budget": b, "topk": 4, "window": 2048} for b in (8, 16, 24, 64)])
+    assert shape is not None
+    model = MemoryModel(shape[np.arange(3)], [20.0, 16.0, 12.0], longest_tokens=8192.0)
+    far, near = np.exp(model.log_probability(shape))[[3, 0]]
+    assert near > 0.99
+    assert far < 0.05
+
+
+def test_features_leave_in_doubt_what_no_observation_has_moved() -> None:
+    x, features = np.zeros((3, 1)), np.array([[0.0], [0.0], [1.0]])
+    process = GaussianProcess.fit(x[:2], np.array([0.1, 0.1]), features=features[:2])
+    _, deviation = process.predict(x, features)
+    assert deviation[2] > deviation[0] + 0.5
+    assert process.covariance(x, features)[2, 2] == pytest.approx(deviation[2] ** 2, rel=1e-6)
 
 
 def test_the_round_model_predicts_points_it_has_not_seen() -> None:

@@ -1,0 +1,1 @@
+"""Ways to search compared on simulated surfaces: `python -m benchmarks.search`."""
