@@ -9,6 +9,10 @@ The noise variance is pooled over all configurations, since each alone has few r
 Design and Analysis of Experiments, section 4.1: the randomised complete block design).  Several
 finalists are compared with one reference, so the intervals hold together (Dunnett 1955, A multiple
 comparison procedure for comparing several treatments with a control, JASA 50, 1096-1121).
+
+A winner is only named when its interval clears the reference, so the gains that are reported are
+the luckier ones of their kind; the reported gain is the one that is most likely given that it was
+reported (`unselected`).  The interval is left as it is.
 """
 
 from __future__ import annotations
@@ -33,9 +37,11 @@ __all__ = [
     "VerdictKind",
     "dunnett_critical",
     "finalists",
+    "unselected",
     "verdict",
 ]
 
+_ROOT_2_PI = math.sqrt(2 * math.pi)
 _LEAST_REPEATS = 2  # with one measurement each there is no noise to compare with
 
 
@@ -113,7 +119,9 @@ class Verdict:
 
     Attributes:
         winner: Key of the configuration to use; None: the deployed one stays.
-        ratio, interval: Of the winner, else of the best finalist; None without enough data.
+        ratio: Of the winner, freed from the luck of having been named; else of the best finalist
+            as measured; None without enough data.
+        interval: Of the same ratio, as measured.
         noise: Standard deviation of ln score between repeats, pooled; None without enough data.
         finalists: All of them, best first.
         sentence: The verdict in words.
@@ -193,16 +201,37 @@ def verdict(
         if behind <= single * math.sqrt(max(0.0, variance * apart)):
             within.append(finalist)
     winner = min(within, key=lambda finalist: (finalist.changes, -finalist.ratio))
+    error = float(errors[keys.index(winner.key)])
+    ratio = max(winner.interval.low, math.exp(unselected(math.log(winner.ratio), error, critical)))
     return Verdict(
         VerdictKind.BETTER,
         winner.key,
-        winner.ratio,
+        ratio,
         winner.interval,
-        f"better by {_percent(winner.ratio)} % {_bounds(winner.interval)} than the deployed "
-        "configuration",
+        f"better by {_percent(ratio)} % {_bounds(winner.interval)} than the deployed configuration",
         noise,
         tuple(judged),
     )
+
+
+def unselected(effect: float, error: float, critical: float) -> float:
+    """The effect that is most likely, given that it is above `critical` times its `error`.
+
+    Source: Zhong and Prentice (2008), Bias-reduced estimators and confidence intervals for odds
+    ratios in genome-wide association studies, Biostatistics 9, 621-634: the maximum of the
+    likelihood conditional on selection.
+    """
+    if error <= 0:
+        return effect
+
+    def excess(true: float) -> float:
+        reach = true / error - critical
+        hazard = math.exp(-0.5 * reach**2 - float(special.log_ndtr(reach))) / _ROOT_2_PI
+        return true + error * hazard - effect
+
+    if excess(0.0) >= 0:
+        return 0.0
+    return float(optimize.brentq(excess, 0.0, effect))
 
 
 def dunnett_critical(freedom: int, loadings: FloatArray, *, level: float = 0.95) -> float:
