@@ -94,7 +94,7 @@ class Questions:
             seed=self._asked,
             key="train",
             context_tokens=max(tokens, 160),
-            library=self._library,
+            prompt_library=self._library,
             counts=self._counts,
         )
         text = prompts.text(0)

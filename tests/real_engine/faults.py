@@ -159,17 +159,19 @@ class Provoked:
         return ""
 
 
-def provoke(host: SystemdHost, engine: RealEngine, folder: Path) -> list[Provoked]:
-    """Run a study whose points provoke every fault; the host is clean before."""
+def provoke(
+    host: SystemdHost, engine: RealEngine, folder: Path, faults: Sequence[Fault] = FAULTS
+) -> list[Provoked]:
+    """Run a study whose points provoke the faults; the host is clean before."""
     program = install_program(host, engine)
     service.install(host, engine, speculation="ngram", program=program)
     study = RealStudy(host, folder, "sglang-cpu-ngram")
-    points = [[fault.draft_tokens, 1] for fault in FAULTS]
-    tries = sum(fault.state == "failed" for fault in FAULTS)
+    points = [[fault.draft_tokens, 1] for fault in faults]
+    tries = sum(fault.state == "failed" for fault in faults)
     study.define_real(
         objective=SMALL_OBJECTIVE,
         lines={
-            "trials": f"trials = {1 + len(FAULTS) + tries}\nsame_failure_most = 50",
+            "trials": f"trials = {1 + len(faults) + tries}\nsame_failure_most = 50",
             "enqueue": f"enqueue = {points}",
             "finalists": "finalists = 0",
         },
@@ -179,7 +181,7 @@ def provoke(host: SystemdHost, engine: RealEngine, folder: Path) -> list[Provoke
         raise AssertionError(ended.stdout + ended.stderr)
     stored = load_stored(str(study.file), f"sqlite:///{study.database}")
     logged = _journal(host)
-    return [_provoked(fault, stored.trials, logged) for fault in FAULTS]
+    return [_provoked(fault, stored.trials, logged) for fault in faults]
 
 
 def _provoked(

@@ -1,8 +1,9 @@
 """Run both studies of the real engine on a test host, and say what they found.
 
 `python -m tests.real_engine.run FOLDER [--trials N] [STUDY ...]`; transcripts, databases and
-reports are written to FOLDER.  Ends with 1 when a study fails, a scored start lacks a link of its
-proof, or the host is not as it was found.
+reports are written to FOLDER.  `failures` in place of a study provokes the start-up failures of the
+engine.  Ends with 1 when a study fails, a scored start lacks a link of its proof, a failure is
+classed wrong, or the host is not as it was found.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from pathlib import Path
 
 from autotune.reading import load_stored
 from tests.real_engine import place, service
+from tests.real_engine.faults import provoke
 from tests.real_engine.studies import RealStudy, StartCost, costs, missing_links, summary
 from tests.testhost import SystemdHost, boot, unavailable
 
 STUDIES = {"sglang-cpu-ngram": "ngram", "sglang-cpu-dflash": "dflash"}
+FAILURES = "failures"
 MOST_REST_S = 3.0
+MOST_TOLD_S = 2.0
 
 STUBBED = (
     f"SGLang {place.VERSION} on CPU, stubs: sgl_kernel (import only), torch_native attention for "
@@ -35,8 +39,8 @@ def main() -> int:
     parser.add_argument("studies", nargs="*", default=list(STUDIES), metavar="STUDY")
     parser.add_argument("--trials", type=int, help="trials of each study")
     arguments = parser.parse_args()
-    if unknown := set(arguments.studies) - set(STUDIES):
-        parser.error(f"no study {unknown.pop()}: there are {', '.join(STUDIES)}")
+    if unknown := set(arguments.studies) - {*STUDIES, FAILURES}:
+        parser.error(f"no study {unknown.pop()}: there are {', '.join(STUDIES)} and {FAILURES}")
     engine = place.find()
     if reason := engine if isinstance(engine, str) else unavailable():
         print(reason, file=sys.stderr)
@@ -49,7 +53,10 @@ def main() -> int:
             folder = arguments.folder.resolve() / name
             folder.mkdir(parents=True, exist_ok=True)
             words = ("--trials", str(arguments.trials)) if arguments.trials else ()
-            failed |= bool(_study(host, engine, folder, name, words))
+            if name == FAILURES:
+                failed |= _failures(host, engine, folder)
+            else:
+                failed |= bool(_study(host, engine, folder, name, words))
             host.reset()
     return int(failed)
 
@@ -110,6 +117,23 @@ def _costs(spent: list[StartCost]) -> list[str]:
     met = max(rest) < MOST_REST_S
     print(f"goal: everything else under {MOST_REST_S:.0f} s: {'met' if met else 'MISSED'}")
     return [] if met else [f"overhead of {max(rest):.1f} s"]
+
+
+def _failures(host: SystemdHost, engine: place.RealEngine, folder: Path) -> bool:
+    """Provoke every start-up failure and print the verdicts; says whether one is wrong."""
+    print(f"\n## {FAILURES}")
+    found = provoke(host, engine, folder)
+    late = False
+    for one in found:
+        told = "-" if one.told_s is None else f"{one.told_s:.1f} s"
+        again = f", second try {one.again}" if one.again else ""
+        print(f"{one.fault.name:18} {one.state:10} {one.kind:17} told after {told}{again}")
+        print(f"{'':18} {one.message[:160]}")
+        if one.problem:
+            print(f"PROBLEM: {one.problem}")
+        late |= one.told_s is not None and one.told_s > MOST_TOLD_S
+    print(f"goal: told within {MOST_TOLD_S:.0f} s of the line: {'MISSED' if late else 'met'}")
+    return late or any(one.problem for one in found)
 
 
 if __name__ == "__main__":
