@@ -22,7 +22,7 @@ SMALL_OBJECTIVE = """\
 [[buckets]]
 context_tokens = 256
 concurrency = 1
-output_tokens = 32
+output_tokens = 64
 weight = 1.0
 
 [coding]
@@ -35,9 +35,9 @@ max_tokens = 16
 [measure]
 target_half_width = 0.3
 least_windows = 4
-most_windows = 5
+most_windows = 8
 window_s = 0.5
-warm_up_most_s = 2
+warm_up_most_s = 12
 client_cpu_most = 1.0
 # What is measured here is a test on a busy machine: only the walk matters.
 loop_lag_most_ms = 5000
