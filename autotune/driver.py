@@ -7,6 +7,7 @@ saved before it is told, so that a crash between the two is repaired by telling 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from enum import Enum
 from autotune.answers import Answers
 from autotune.config import StudyConfig
 from autotune.endings import interrupted, tell_ending, trial_attributes, unscored
-from autotune.errors import StudyError, TargetError
+from autotune.errors import StorageError, StudyError, TargetError
 from autotune.judging import Judge, host_is_gone, require_room
 from autotune.measurement import BucketMeasurement, Ending, FailureRecord, StartRecord
 from autotune.objective import Score, score_start
@@ -42,6 +43,12 @@ REFERENCE_TRIES = 2
 """Starts of a reference in a row that may fail before its host is given up."""
 
 
+log = logging.getLogger(__name__)
+
+SAVE_PATIENCE_S, SAVE_EVERY_S = 600.0, 5.0
+"""How long the end of a start is tried to be saved: about what making it again would cost."""
+
+
 class Nothing(Enum):
     """Why a host gets no start now."""
 
@@ -63,6 +70,7 @@ class Driver:
         answers: Answers,
         finalists: Callable[[StoredStudy], tuple[int, ...]],
         clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self.config = config
         self.sessions = sessions
@@ -72,6 +80,7 @@ class Driver:
         self._answers = answers
         self._finalists = finalists
         self._clock = clock
+        self._pause = pause
         self._began_s = clock()
         self._flying: dict[str, tuple[TrialSpec, Role, int]] = {}
         self._judge = Judge(config.study.same_failure_most)
@@ -145,8 +154,11 @@ class Driver:
 
     # -- what came back ---------------------------------------------------------------------------
     def bucket(self, claim_id: str, bucket: BucketMeasurement) -> None:
-        """Save a bucket at once."""
-        self._repository.add_bucket(claim_id, bucket)
+        """Save a bucket at once; one that cannot be saved is saved with the end of its start."""
+        try:
+            self._repository.add_bucket(claim_id, bucket)
+        except StorageError as error:
+            log.warning("bucket %s is not saved yet: %s", bucket.key, error)
 
     def finish(
         self, claim_id: str, record: StartRecord, *, stopping: bool = False
@@ -169,7 +181,7 @@ class Driver:
         score = self._score(trial, record, spec.plan.host) if complete else None
         if record.ending is Ending.COMPLETE and score is None:
             record = replace(record, ending=Ending.FAILED, failure=unscored(record))
-        self._repository.end_start(claim_id, record, score)
+        self._save(claim_id, record, score, patience_s=0.0 if stopping else SAVE_PATIENCE_S)
         if role is not Role.FINAL and not trial.told:
             self._tell(trial, spec, record, score)
         if host_is_gone(record.failure) and record.failure is not None:
@@ -298,6 +310,26 @@ class Driver:
         return next(t for t in self.stored.trials if t.number == number)
 
     # -- inside: taking endings -------------------------------------------------------------------
+    def _save(
+        self, claim_id: str, record: StartRecord, score: Score | None, *, patience_s: float
+    ) -> None:
+        """Save the end of a start; what was measured for minutes waits for a full disk to be freed.
+
+        Raises:
+            StorageError: It could not be saved for so long.
+        """
+        ends_s = self._clock() + patience_s
+        while True:
+            try:
+                self._repository.end_start(claim_id, record, score)
+            except StorageError as error:
+                if self._clock() >= ends_s:
+                    raise
+                log.warning("a measured start cannot be saved, trying again: %s", error)
+                self._pause(SAVE_EVERY_S)
+            else:
+                return
+
     def _score(self, trial: StoredTrial, record: StartRecord, host: str) -> Score | None:
         return score_start(
             record.buckets,

@@ -331,6 +331,9 @@ class Clock:
     def __call__(self) -> float:
         return self.now_s
 
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
 
 class ScriptedLog:
     """A log follower: text is a line, a function is an event, a number of seconds is silence.

@@ -121,6 +121,10 @@ class _Study(StudyOnHost):
             held.kill()
             os.close(reached)
 
+    def said(self) -> str:
+        """What the held run has printed."""
+        return (self.folder.parent / "held.log").read_text()
+
     def scored(self) -> dict[str, tuple[int, float]]:
         """Invocation of every scored start: its trial and score."""
         query = (
@@ -220,6 +224,13 @@ def _drill(
         if fault.kills:
             exits.append(run.kill())
         run.go()
+        if fault is Fault.HERE_FULL:
+            until(
+                lambda: run.ended() or "trying again" in study.said(),
+                "the run ends, or waits for its disk",
+                timeout_s=timing.run_s,
+            )
+            heal(fault, host, folder=study.folder)
         if fault is Fault.READ_ONLY:
             until(
                 lambda: run.ended() or _restore_failed(host),
@@ -318,12 +329,15 @@ def _require_all_kept(study: _Study, kept: dict[str, tuple[int, float]], cell: C
 
 def _seed(host: SystemdHost, seeds: Path, timing: Timing) -> Path:
     """A database with the host's reference and one trial, measured once and copied by each cell."""
-    versions = sorted(path.name for path in (ROOT / "storage" / "migrations").rglob("*.py"))
     study_folder = seeds / host.name
     study_folder.mkdir(parents=True, exist_ok=True)
     study = _Study(host, study_folder, timing=timing, name="small")
-    texts = study.file.read_text().replace(study_folder.as_posix(), "") + str(versions)
-    kept = seeds / f"{host.name}-{zlib.crc32(texts.encode()):08x}.db"
+    version = zlib.crc32(study.file.read_text().replace(study_folder.as_posix(), "").encode())
+    for folder in ("autotune", "storage", "objectives"):  # a database is of one version only
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".py", ".sh", ".toml"):
+                version = zlib.crc32(path.read_bytes(), version)
+    kept = seeds / f"{host.name}-{version:08x}.db"
     if not kept.exists():
         study.database.unlink(missing_ok=True)
         ended = study.run("run", "--trials", "2")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autotune.systemd.agent import sudoers_lines
 from tests.host.services import (
     argv,
     found,
@@ -20,7 +23,7 @@ from tests.host.services import (
     until,
 )
 from tests.host.studies import StudyOnHost, active_trial, deploy, require_proof
-from tests.testhost import SystemdHost
+from tests.testhost import UNIT, SystemdHost
 
 LOAD_S = 2.0
 RESTORE_AFTER_S = 8
@@ -131,3 +134,42 @@ def test_interrupted_in_a_load(host: SystemdHost, tmp_path: Path, number: signal
     require_as_found(host, before)
     assert [trial["state"] for trial in study.trials()] == ["failed"]
     assert study.optuna_values() == {}
+
+
+def test_a_tuner_that_stands_still_loses_its_host(host: SystemdHost, tmp_path: Path) -> None:
+    """Stopped, as by a debugger or a machine that sleeps, and continued when it is too late."""
+    install(host, load_s=LOAD_S)
+    study = deploy(host, tmp_path, lines={"restore_after_s": "restore_after_s = 5"})
+    before = found(host)
+    with study.start() as process:
+        process.until(lambda: in_a_load(study, 1), "a trial loads")
+        process.signal(signal.SIGSTOP)
+        until(lambda: is_back(host, before), "the host restores itself")
+        process.signal(signal.SIGCONT)
+        assert process.wait() == 1, process.stderr
+    require_as_found(host, before)
+    assert {number for number, _ in scored(study).values()} == {0}
+
+
+def test_reverted_with_nothing_but_the_host(host: SystemdHost, tmp_path: Path) -> None:
+    """The tuner and its disk are gone; another user, with rights of his own, puts it back."""
+    install(host, load_s=LOAD_S)
+    study = deploy(host, tmp_path)
+    before = found(host)
+    with study.start() as process:
+        process.until(lambda: in_a_load(study, 1), "a trial loads")
+        process.kill()
+    rules = "\n".join(sudoers_lines(UNIT, host.limited_user)) + "\n"
+    host.write("/etc/sudoers.d/another", rules, mode=0o440)
+    config = study.ssh_config(User=host.limited_user)
+    for path in tmp_path.iterdir():
+        if path != config:
+            path.unlink()
+    words = ["revert", "--host", host.name, "--unit", UNIT, "--ssh-config", str(config)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "autotune", *words], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith(f"{host.name}: restored; it was left by study 'small' on ")
+    until(lambda: is_back(host, before), "the original serves")
+    require_as_found(host, before)

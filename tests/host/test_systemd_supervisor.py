@@ -387,6 +387,17 @@ def test_an_interrupted_restore_goes_on(serving: SystemdHost) -> None:
     assert is_back(serving)
 
 
+def test_the_switch_stays_armed_under_many_heartbeats(service: SystemdService) -> None:
+    """systemd starts a unit five times in ten seconds, if it is not told otherwise."""
+    timer = restore_units(UNIT)[1]
+    with service.open() as supervisor:
+        lease = supervisor.take_lease(owner_here("s"), supervisor.original(), restore_after_s=300)
+        for _ in range(12):
+            supervisor.beat(lease)
+        assert show(service.host, "ActiveState", timer) == "active"
+        supervisor.restore(lease)
+
+
 def test_a_host_that_cannot_be_restored_says_why(serving: SystemdHost) -> None:
     service = SystemdService(serving)
     options = SshOptions(config=str(serving.ssh_config))

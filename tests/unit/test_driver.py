@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,12 +26,19 @@ from autotune.definition_files import (
     ServiceSection,
     StudySection,
 )
-from autotune.driver import Driver, Nothing
+from autotune.driver import SAVE_PATIENCE_S, Driver, Nothing
 from autotune.endings import reconcile
-from autotune.errors import AutotuneError, FailureRateExceeded, StudyError, TargetError
+from autotune.errors import (
+    AutotuneError,
+    FailureRateExceeded,
+    StorageError,
+    StudyError,
+    TargetError,
+)
 from autotune.hosts import HostPlan
 from autotune.launch import Recipe
 from autotune.measurement import (
+    BucketMeasurement,
     BucketQuality,
     CodingResult,
     Ending,
@@ -38,6 +46,7 @@ from autotune.measurement import (
     FailureRecord,
     StartRecord,
 )
+from autotune.objective import Score
 from autotune.repository import Repository, Role, StoredStudy, StoredTrial
 from autotune.session import HostSession
 from autotune.space import Values
@@ -48,7 +57,16 @@ from autotune.trial import TrialSpec
 from autotune.verdict import VerdictKind
 from tests.builders import a_bucket
 from tests.databases import copied, template
-from tests.scripted import DEPLOYED, OWNER, WORKLOAD, a_plan, a_recipe, a_space, some_answers
+from tests.scripted import (
+    DEPLOYED,
+    OWNER,
+    WORKLOAD,
+    Clock,
+    a_plan,
+    a_recipe,
+    a_space,
+    some_answers,
+)
 
 NAME = "made-up"
 SPEED = {"a": 100.0, "b": 250.0}
@@ -176,6 +194,7 @@ class World:
         repository: Repository | None = None,
         study: TrialStudy | None = None,
         reconciling: bool = True,
+        clock: Clock | None = None,
     ) -> Driver:
         """A new process: new owner, new sessions, what was left behind repaired."""
         self.study = self._study()
@@ -195,6 +214,8 @@ class World:
             owner=owner,
             answers=_no_answers(),
             finalists=lambda stored: contenders(self.config, stored),
+            clock=clock or time.monotonic,
+            pause=clock.wait if clock is not None else time.sleep,
         )
 
     @property
@@ -765,6 +786,77 @@ def test_nothing_is_said_while_something_still_runs(make: Worlds) -> None:
     assert driver.take() is Nothing.WAIT
     driver.finish(flying.claim_id, good(flying))
     assert isinstance(driver.take(), TrialSpec)
+
+
+# -- a database that cannot be written -------------------------------------------------------------
+
+
+class FullDisk(Repository):
+    """A database whose disk is full until it was asked `refusals` times."""
+
+    def __init__(self, repository: Repository, *, refusals: int) -> None:
+        super().__init__(repository._engine)
+        self.refusals = refusals
+
+    def _refuse(self) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise StorageError("database or disk is full")
+
+    def add_bucket(self, claim_id: str, bucket: BucketMeasurement) -> None:
+        self._refuse()
+        super().add_bucket(claim_id, bucket)
+
+    def end_start(self, claim_id: str, record: StartRecord, score: Score | None) -> None:
+        self._refuse()
+        super().end_start(claim_id, record, score)
+
+
+def measured_on_a_full_disk(
+    world: World, *, refusals: int
+) -> tuple[Driver, FullDisk, TrialSpec, Clock]:
+    """A driver in the middle of its first search start, from then on without space."""
+    repository, clock = FullDisk(world.repository, refusals=0), Clock()
+    driver = world.driver(repository=repository, clock=clock)
+    once(driver)
+    spec = step(driver, "a")
+    repository.refusals = refusals
+    return driver, repository, spec, clock
+
+
+def test_what_was_measured_waits_for_space_on_the_disk(make: Worlds) -> None:
+    world = make(enqueue=points(1))
+    driver, _, spec, clock = measured_on_a_full_disk(world, refusals=5)
+    record = good(spec)
+    for bucket in record.buckets:
+        driver.bucket(spec.claim_id, bucket)
+    began_s = clock.now_s
+    driver.finish(spec.claim_id, record)
+    assert clock.now_s > began_s
+    (start,) = world.trial(spec.number).starts
+    assert start.score is not None
+    assert {b.key for b in start.buckets} == {b.key for b in record.buckets}
+    assert world.frozen(spec.number).state.name == "COMPLETE"
+
+
+def test_a_disk_that_stays_full_ends_the_study_after_a_while(make: Worlds) -> None:
+    world = make(enqueue=points(1))
+    driver, repository, spec, clock = measured_on_a_full_disk(world, refusals=10**6)
+    began_s = clock.now_s
+    with pytest.raises(StorageError):
+        driver.finish(spec.claim_id, good(spec))
+    assert SAVE_PATIENCE_S <= clock.now_s - began_s <= SAVE_PATIENCE_S + 60
+    repository.refusals = 0
+    assert values_of(step(world.driver(), "a")) == values_of(spec)
+
+
+def test_an_interrupted_study_does_not_wait_for_a_full_disk(make: Worlds) -> None:
+    world = make(enqueue=points(1))
+    driver, _, _, clock = measured_on_a_full_disk(world, refusals=10**6)
+    began_s = clock.now_s
+    with pytest.raises(StorageError):
+        driver.abandon("the study was stopped")
+    assert clock.now_s == began_s
 
 
 # -- abandon --------------------------------------------------------------------------------------

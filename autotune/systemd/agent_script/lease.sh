@@ -18,6 +18,8 @@ END
     cat >"$UNITS/$TIMER" <<END || return 1
 [Unit]
 Description=autotune: $UNIT is put back when its tuner is silent for $1 s
+# Every heartbeat starts it again: systemd's limit, 5 starts in 10 s, would leave it stopped.
+StartLimitIntervalSec=0
 
 [Timer]
 OnActiveSec=$1
@@ -39,7 +41,7 @@ end_followers() {
 }
 
 # Take everything of ours away.  The lease goes first: whatever interrupts this, what is left is
-# harmless and the next call takes it away.
+# harmless and the next call takes it away.  Says whether nothing is left.
 clear_all() {
     systemctl stop "$TIMER" 2>/dev/null
     if [ -d "$LEASE_DIR" ]; then
@@ -55,6 +57,7 @@ clear_all() {
     rm -rf "$FOLDER"
     rmdir /run/autotune 2>/dev/null
     rm -f "$LOCK"
+    [ ! -e "$FOLDER" ]
 }
 
 acquire() {

@@ -59,7 +59,7 @@ case $verb in
         }
         remove_dropin || fail 74 "$DROPIN cannot be removed"
         rm -f "$LEASE_DIR/exporting"
-        clear_all ;;
+        clear_all || fail 74 "/run cannot be written" ;;
     undo)
         lock
         if [ -d "$LEASE_DIR" ]; then

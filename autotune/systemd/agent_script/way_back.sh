@@ -57,7 +57,7 @@ bring_back() {
 restore() {
     lock
     if [ ! -d "$LEASE_DIR" ]; then
-        clear_all
+        clear_all || explain "/run cannot be written"
         exit 0
     fi
     if [ -e "$LEASE_DIR/armed" ]; then
@@ -76,6 +76,7 @@ restore() {
         systemctl reset-failed -- "$UNIT" 2>/dev/null
     fi
     lock
-    clear_all
+    # Not done while it cannot be cleared away: systemd starts this again.
+    clear_all || explain "/run cannot be written"
 }
 
