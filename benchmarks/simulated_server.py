@@ -18,6 +18,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
@@ -107,45 +109,59 @@ def main() -> int:
     parser.add_argument("--topk", type=int, default=4)
     parser.add_argument("--window", type=int, default=None)
     options = parser.parse_args()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     window = [] if options.window is None else ["--speculative-draft-window-size", options.window]
-    argv = ["--model-path", "m", "--port", port, "--speculative-algorithm", "DDTREE"]
-    argv += ["--speculative-draft-model-path", "d", "--max-running-requests", 64, *window]
-    argv += ["--speculative-ddtree-budget", options.budget]
-    argv += ["--speculative-ddtree-topk-cap", options.topk]
+    flags = ["--max-running-requests", 64, *window, "--speculative-ddtree-budget", options.budget]
+    flags += ["--speculative-ddtree-topk-cap", options.topk]
     environ = {
-        **os.environ,
         "AUTOTUNE_SIM_SURFACE": options.surface,
         "AUTOTUNE_SIM_TIME_SCALE": str(options.time_scale),
         "AUTOTUNE_SIM_SHARED_SD": "0",
         "AUTOTUNE_SIM_BUCKET_SD": "0",
     }
+    with serving(flags, environ) as (pid, base_url):
+        return _table(options, pid, base_url)
+
+
+@contextmanager
+def serving(flags: Sequence[object], environ: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """A simulated server: its process id and base URL.
+
+    Raises:
+        TimeoutError: It did not become ready.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    argv = ["--model-path", "m", "--port", port, "--speculative-algorithm", "DDTREE"]
+    argv += ["--speculative-draft-model-path", "d", *flags]
     server = subprocess.Popen(
         [sys.executable, "-m", "autotune.testing.sglang_server", *map(str, argv)],
-        env=environ,
+        env={**os.environ, **environ},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        return _table(options, server.pid, f"http://127.0.0.1:{port}")
+        base_url = f"http://127.0.0.1:{port}"
+        _require_ready(base_url)
+        yield server.pid, base_url
     finally:
         server.kill()
         server.wait()
 
 
-def _table(options: argparse.Namespace, pid: int, base_url: str) -> int:
+def _require_ready(base_url: str) -> None:
     deadline = time.monotonic() + 30
-    while True:
+    while time.monotonic() < deadline:
         try:
             if httpx.get(f"{base_url}/health").status_code == 200:
-                break
+                return
         except httpx.TransportError:
-            if time.monotonic() > deadline:
-                print("the server did not become ready", file=sys.stderr)
-                return 1
+            pass
         time.sleep(0.05)
+    raise TimeoutError("the server did not become ready")
+
+
+def _table(options: argparse.Namespace, pid: int, base_url: str) -> int:
     surface = Surface.named(options.surface)
     setting = Setting(
         budget=options.budget, topk=options.topk, window=options.window, max_running_requests=64

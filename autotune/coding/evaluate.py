@@ -1,4 +1,4 @@
-"""From an answer to a verdict, for one and for hundreds.
+"""From hundreds of answers to their verdicts.
 
 Nothing here talks to a server. `judge_all` uses every core, so it is called after a bucket's
 windows and never beside them.
@@ -7,18 +7,22 @@ windows and never beside them.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from enum import StrEnum
 
 from autotune.coding.extract import Extraction, ExtractionRule, extract
 from autotune.coding.launch import Program, SandboxReport
 from autotune.coding.lossless import garble_verdict
-from autotune.coding.sandbox import Sandbox
+from autotune.coding.sandbox import MOST_WORKERS, Sandbox
 from autotune.coding.suite import Task
 
-__all__ = ["Answer", "Judgement", "Outcome", "judge", "judge_all"]
+__all__ = ["Answer", "Judgement", "Outcome", "judge_all"]
+
+# Starting a sandbox costs as much CPU as two dozen answers in a warm one.
+_WORTH_A_SANDBOX = 24
 
 
 class Outcome(StrEnum):
@@ -61,41 +65,31 @@ class Judgement:
     detail: str
 
 
-def judge(task: Task, answer_text: str, finish_reason: str | None, sandbox: Sandbox) -> Judgement:
-    """Extracts, runs and classifies one answer.
-
-    Raises: TargetError if the sandbox could not be started: that says nothing of the answer.
-    """
-    extraction = extract(answer_text, entry_point=task.entry_point)
-    report = None if extraction.code is None else sandbox.run(_program(task, extraction.code))
-    return _classify(Answer(task, answer_text, finish_reason), extraction, report)
-
-
 def judge_all(
     answers: Sequence[Answer], *, sandbox: Sandbox, workers: int | None = None
 ) -> tuple[Judgement, ...]:
-    """`judge` for each answer, in their order, as many at once as there are cores.
+    """Extracts, runs and classifies answers; the judgements in their order.
 
     The same code for the same task runs once: greedy answers to several wordings of a prompt are
     often equal.
 
-    Raises: TargetError as `judge`; ValueError for less than one worker.
+    Args:
+        workers: Programs at once; None is one a core, where they are worth a sandbox of their own.
+
+    Raises: TargetError if the sandbox could not be started: that says nothing of the answers;
+        ValueError for less than one worker.
     """
     if workers is not None and workers < 1:
         raise ValueError(f"at least one worker, not {workers}")
     extractions = [extract(a.text, entry_point=a.task.entry_point) for a in answers]
-    runs: dict[Program, Future[SandboxReport]] = {}
-    with ThreadPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
-        try:
-            for answer, extraction in zip(answers, extractions, strict=True):
-                if extraction.code is not None:
-                    program = _program(answer.task, extraction.code)
-                    if program not in runs:
-                        runs[program] = pool.submit(sandbox.run, program)
-            reports = {program: run.result() for program, run in runs.items()}
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    programs = dict.fromkeys(
+        _program(answer.task, extraction.code)
+        for answer, extraction in zip(answers, extractions, strict=True)
+        if extraction.code is not None
+    )
+    worth = -(-len(programs) // _WORTH_A_SANDBOX)
+    wanted = workers or min(len(os.sched_getaffinity(0)), worth)
+    reports = _run(tuple(programs), sandbox, workers=min(wanted, MOST_WORKERS))
     return tuple(
         _classify(
             answer,
@@ -104,6 +98,34 @@ def judge_all(
         )
         for answer, extraction in zip(answers, extractions, strict=True)
     )
+
+
+def _run(
+    programs: Sequence[Program], sandbox: Sandbox, *, workers: int
+) -> dict[Program, SandboxReport]:
+    """Every program once, by workers that each take the next one."""
+    waiting = deque(programs)
+    reports: dict[Program, SandboxReport] = {}
+
+    def work(slot: int) -> None:
+        with sandbox.worker(slot) as worker:
+            while True:
+                try:
+                    program = waiting.popleft()
+                except IndexError:
+                    return
+                reports[program] = worker.run(program)
+
+    if not programs:
+        return reports
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            for one in as_completed([pool.submit(work, slot) for slot in range(workers)]):
+                one.result()
+        except BaseException:
+            waiting.clear()
+            raise
+    return reports
 
 
 def _program(task: Task, code: str) -> Program:

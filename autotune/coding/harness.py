@@ -1,40 +1,56 @@
-"""The program that runs inside the sandbox: one answer against its checks.
+"""The program that runs inside a sandbox: one answer after another against its checks.
 
-It is carried into the sandbox together with `wire` (`launch.harness_bundle`), imports next to
-nothing and knows nothing of the rest of the package. Two processes share the work::
+It is carried into the sandbox together with `channel` and `wire` (`launch.harness_bundle`) and
+knows nothing of the rest of the package. Three processes share the work::
 
-    examiner (this process)             candidate (its fork)
-    reads nonce, checks, answer         made before anything secret was read
-    evaluates the checks          ──▶   runs the answer; the calls arrive as requests
-    sees values only              ◀──   sends back plain values, handles and exceptions
-    writes the report to FD             has neither FD nor the nonce nor the checks
+    keeper (PID 1)          examiner (a fork for each answer)      candidate (its fork)
+    knows no answer,        reads nonce, checks, answer            made before the task was read
+    no check, no nonce      evaluates the checks             ──▶   runs the answer; calls arrive as
+    forks, kills, tidies    sees values only                 ◀──   requests; plain values, handles
+                            writes the report                      and exceptions go back
 
 The candidate's code can therefore not patch the checker, leave early or print its way to a pass:
 all it can do is answer calls with values, and those are compared in memory that it cannot reach.
-The examiner is not dumpable (``prctl(2)``, PR_SET_DUMPABLE), so `ptrace` and /proc/PID/mem are
-refused even to the same uid; under bubblewrap it is also PID 1, which no signal from inside its
-PID namespace can kill (``pid_namespaces(7)``), and its end is the end of all the others.
+Keeper and examiner are not dumpable (``prctl(2)``, PR_SET_DUMPABLE; a fork inherits it), so
+`ptrace` and /proc/PID/mem are refused even to the same uid. Under bubblewrap the keeper is PID 1,
+which no signal from inside its PID namespace can kill (``pid_namespaces(7)``), and its end is the
+end of all the others. After each answer everything but the keeper is killed; it goes on only if
+nothing else is left either (`_tidy`), so that no answer meets the traces of another.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
+import ctypes
+import gc
 import os
+import select
+import signal
 import sys
 import time
 
-from autotune.coding.wire import RECURSION_LIMIT, CandidateGone, Peer, Proxy
+from autotune.coding.channel import CandidateGone, Channel
+from autotune.coding.wire import RECURSION_LIMIT, Peer, Proxy
 
 TYPE_CHECKING = False  # the constant of `typing`, without the cost of its import
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-__all__ = ["examine", "main"]
+__all__ = ["check_holds", "examine", "main"]
 
 _DETAIL_CHARACTERS = 300
 _PR_SET_DUMPABLE = 4  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-_SIGKILL, _SIGXCPU = 9, 24
+_TASK_BYTES = 1 << 26
+# What answers import most. Loaded once by the keeper, so that not every fork pays for it.
+_COMMON = (
+    *("collections", "copy", "dataclasses", "enum", "functools", "heapq", "bisect", "itertools"),
+    *("math", "operator", "re", "string", "typing"),
+)
+_SCRATCH = "/tmp"
+# Commands that count what is in use: shmctl(2) SHM_INFO, semctl(2) SEM_INFO, msgctl(2) MSG_INFO.
+_SHM_INFO, _SEM_INFO, _MSG_INFO = 14, 19, 12
 
 
 def _load(code: str) -> dict[str, object]:
@@ -54,12 +70,10 @@ def _candidate(receive: int, send: int, *, message_bytes: int) -> NoReturn:
     null = os.open("/dev/null", os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)
-    for descriptor in range(3, 256):
-        if descriptor not in (receive, send):
-            try:
-                os.close(descriptor)
-            except OSError:
-                continue
+    low, high = sorted((receive, send))
+    os.closerange(3, low)
+    os.closerange(low + 1, high)
+    os.closerange(high + 1, 256)
     peer = Peer(
         receive,
         send,
@@ -94,7 +108,9 @@ def _approx(value: object, wanted: float, tolerance: float = 1e-9) -> bool:
     return abs(value - wanted) <= tolerance * max(1.0, abs(wanted))
 
 
-def _check(source: str, namespace: dict[str, object]) -> bool:
+def check_holds(source: str, names: dict[str, object]) -> bool:
+    """Whether one check is true of the names that an answer defines, or raises what it raises."""
+    namespace = {**names, "__builtins__": builtins, "raises": _raises, "approx": _approx}
     try:
         expression = compile(source, "<check>", "eval")
     except SyntaxError:
@@ -122,9 +138,8 @@ def examine(peer: Peer, *, code: str, entry_point: str, checks: list[str]) -> tu
         }
         for source in checks:
             where = f"check {passed + 1} of {len(checks)}: {source}"
-            fixed = {"__builtins__": builtins, "raises": _raises, "approx": _approx}
             asked = {"candidate": found[entry_point], entry_point: found[entry_point]}
-            if not _check(source, {**defined, **fixed, **asked}):
+            if not check_holds(source, {**defined, **asked}):
                 return "wrong", where[:_DETAIL_CHARACTERS], passed
             passed += 1
     except CandidateGone as gone:
@@ -136,6 +151,53 @@ def examine(peer: Peer, *, code: str, entry_point: str, checks: list[str]) -> tu
         detail = f"{type(error).__name__}: {error}, {where}"
         return "error", detail[:_DETAIL_CHARACTERS], passed
     return "passed", "", passed
+
+
+def _examine_one(requests: int, report: int) -> NoReturn:
+    """The examiner's life: split off the candidate, then read the task and report."""
+    started_s = time.monotonic()
+    to_candidate, to_examiner = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _candidate(to_candidate[0], to_examiner[1], message_bytes=_TASK_BYTES)
+    sys.setrecursionlimit(RECURSION_LIMIT)
+    os.close(to_candidate[0])
+    os.close(to_examiner[1])
+    os.set_blocking(to_candidate[1], False)
+    outside = Peer(
+        requests, report, examiner=True, deadline_s=float("inf"), message_bytes=_TASK_BYTES
+    )
+    task = outside.decode(outside.get())
+    peer = Peer(
+        to_examiner[0],
+        to_candidate[1],
+        examiner=True,
+        deadline_s=started_s + task["wall_s"],
+        message_bytes=task["output_bytes"],
+    )
+    status, detail, passed = examine(
+        peer, code=task["code"], entry_point=task["entry_point"], checks=task["checks"]
+    )
+    if status != "passed":
+        os.close(to_candidate[1])
+        ended = _ended(pid)
+        if ended is not None and os.WIFSIGNALED(ended):
+            number = os.WTERMSIG(ended)
+            status = "timeout" if number == signal.SIGXCPU else status
+            detail = f"killed by signal {number}, {detail}"
+    text = detail.encode("utf-8", "replace").decode()
+    outside.put(outside.encode([task["nonce"], status, text, passed]))
+    os._exit(0)
+
+
+def _ended(pid: int) -> int | None:
+    """The candidate's wait status, None if it does not end by itself."""
+    for _ in range(25):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return status
+        time.sleep(0.002)
+    return None
 
 
 def _descendants(root: int) -> list[int]:
@@ -153,76 +215,98 @@ def _descendants(root: int) -> list[int]:
     return found
 
 
-def _end(pid: int) -> int | None:
-    """Ends the candidate and all its children; its wait status, None if it had to be killed."""
-    status = None
-    for _ in range(25):
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            break
-        time.sleep(0.002)
-    else:
-        status = None
-    if os.getpid() == 1:
-        return status  # the end of PID 1 kills the whole namespace
+def _kill_all() -> None:
+    """Ends and reaps everything that an answer has started.
+
+    As PID 1 all at once: ``kill(-1)`` reaches the whole PID namespace but the caller, and no fork
+    escapes it. Elsewhere the children are looked for again until none is left.
+    """
+    alone = os.getpid() == 1
     for _ in range(100):
-        alive = _descendants(os.getpid())
-        if not alive:
-            break
-        for child in alive:
+        if alone:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
+        for child in () if alone else _descendants(os.getpid()):
             try:
-                os.kill(child, _SIGKILL)
+                os.kill(child, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                continue
+            while True:
+                pid, _ = os.waitpid(-1, 0 if alone else os.WNOHANG)
+                if pid == 0:
+                    break
         except ChildProcessError:
-            break
-    return status
+            return
+        time.sleep(0.002)
+
+
+def _tidy(scratch: tuple[int, ...]) -> bool:
+    """Whether an answer has left nothing in its namespaces: no file, no System V object.
+
+    POSIX message queues have a limit of 0, everything else dies with its processes. Outside of
+    namespaces (the weaker mode) there is nothing to be told apart.
+    """
+    if os.getpid() != 1:
+        return True
+    return not os.listdir(_SCRATCH) and _state(_SCRATCH) == scratch and not _ipc_objects()
+
+
+def _state(path: str) -> tuple[int, ...]:
+    seen = os.stat(path)
+    return seen.st_mode, seen.st_uid, seen.st_gid, len(os.listxattr(path))
+
+
+def _ipc_objects() -> int:
+    """System V objects in this namespace: used_ids of shm_info, msgpool of msginfo, semusz of
+    seminfo."""
+    libc = ctypes.CDLL(None)
+    shm, msg, sem = ((ctypes.c_int * 64)() for _ in range(3))
+    libc.shmctl(0, _SHM_INFO, shm)
+    libc.msgctl(0, _MSG_INFO, msg)
+    libc.semctl(0, 0, _SEM_INFO, sem)
+    return int(shm[0] + msg[0] + sem[7])
 
 
 def _protect() -> None:
-    """Not dumpable, and the adoptive parent of whatever the candidate leaves behind."""
-    import ctypes
-
+    """Not dumpable, and the adoptive parent of whatever an answer leaves behind."""
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     for option, value in ((_PR_SET_DUMPABLE, 0), (_PR_SET_CHILD_SUBREAPER, 1)):
         if prctl(option, value, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), f"prctl {option}")
+    # Python's own handler would turn an answer's SIGINT into our exception; without a handler
+    # PID 1 does not even get it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def main(report: int) -> NoReturn:
-    """Reads the task from descriptor 0, writes ``S`` and then the report to `report`."""
+def main(requests: int, report: int) -> NoReturn:
+    """Serves tasks from `requests` until it closes; a fork for each of them.
+
+    Writes ``S`` to `report` once, then for each task the examiner's report and an empty message
+    if the next one may come. After anything out of order it ends instead.
+    """
     _protect()
-    started_s = time.monotonic()
-    to_candidate, to_examiner = os.pipe(), os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        _candidate(to_candidate[0], to_examiner[1], message_bytes=1 << 26)
+    for name in _COMMON:
+        __import__(name)
+    gc.collect()
+    gc.freeze()
+    channel = Channel(requests, report, deadline_s=float("inf"), message_bytes=0)
+    scratch = _state(_SCRATCH)
     os.write(report, b"S")
-    sys.setrecursionlimit(RECURSION_LIMIT)
-    os.close(to_candidate[0])
-    os.close(to_examiner[1])
-    os.set_blocking(to_candidate[1], False)
-    peer = Peer(to_examiner[0], to_candidate[1], examiner=True, deadline_s=0, message_bytes=0)
-    with open(0, "rb", closefd=False) as file:
-        task = peer.decode(file.read())
-    peer.deadline_s = started_s + task["wall_s"]
-    peer.message_bytes = task["output_bytes"]
-    status, detail, passed = examine(
-        peer, code=task["code"], entry_point=task["entry_point"], checks=task["checks"]
-    )
-    if status != "passed":
-        os.close(to_candidate[1])
-        ended = _end(pid)
-        if ended is not None and os.WIFSIGNALED(ended):
-            signal = os.WTERMSIG(ended)
-            status = "timeout" if signal == _SIGXCPU else status
-            detail = f"killed by signal {signal}, {detail}"
-    elif os.getpid() != 1:
-        os.kill(pid, _SIGKILL)
-        _end(pid)
-    text = detail.encode("utf-8", "replace").decode()
-    os.write(report, peer.encode([task["nonce"], status, text, passed]))
+    while _another(requests):
+        pid = os.fork()
+        if pid == 0:
+            _examine_one(requests, report)
+        _, ended = os.waitpid(pid, 0)
+        _kill_all()
+        if ended != 0 or not _tidy(scratch):
+            break
+        channel.put(b"")
     os._exit(0)
+
+
+def _another(requests: int) -> bool:
+    """Waits for the next task, which only its examiner reads; False at the end of them."""
+    poll = select.poll()
+    poll.register(requests, select.POLLIN)
+    return any(events & select.POLLIN for _, events in poll.poll())

@@ -1,9 +1,9 @@
-"""Starts one program behind a command line and reads how it ended.
+"""Keeps one sandbox behind a command line, hands it programs and reads how they ended.
 
-What to run goes in through inherited descriptors (the harness as compiled code, the task as
-standard input) and the report comes out through a third, so no file of ours has to be readable
-in there. The report counts only with the nonce of this run, which the harness reads after it has
-split off the process that runs the answer.
+Everything travels through inherited descriptors (the harness as compiled code, tasks through one
+pipe, reports through another), so no file of ours has to be readable in there. A report counts
+only with the nonce of its run, which the harness reads after it has split off the process that
+runs the answer.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from types import TracebackType
 
+from autotune.coding.channel import CandidateGone
 from autotune.coding.wire import Peer, WireError
 from autotune.errors import TargetError
 
-__all__ = ["Limits", "Program", "SandboxReport", "harness_bundle", "launch"]
+__all__ = ["Limits", "Program", "SandboxReport", "Worker", "harness_bundle"]
 
-_START_GRACE_S = 10.0  # a loaded machine may take its time to start a sandbox
+_START_MOST_S = 20.0  # a loaded machine may take its time to start a sandbox
+_GRACE_S = 3.0  # beyond the wall limit, which the harness itself keeps
 _REPORT_BYTES = 65536
 _STDERR_BYTES = 4096
 _BOOT = (
@@ -34,7 +37,7 @@ _BOOT = (
     "for name, code in parts:\n"
     "    module = sys.modules[name] = type(sys)(name)\n"
     "    exec(code, module.__dict__)\n"
-    "module.main(int(sys.argv[2]))\n"
+    "module.main(int(sys.argv[2]), int(sys.argv[3]))\n"
 )
 
 
@@ -43,10 +46,10 @@ class Limits:
     """What one answer may use; every limit ends the answer, none ends the tuner.
 
     Attributes:
-        wall_s: From the start of the harness to its report, all checks together.
+        wall_s: From the start of the examiner to its report, all checks together.
         cpu_s: CPU seconds of each process (RLIMIT_CPU).
         memory_bytes: Address space of each process (RLIMIT_AS).
-        processes: Processes and threads together, the harness included (RLIMIT_NPROC).
+        processes: Processes and threads together, the harness's two included (RLIMIT_NPROC).
         file_bytes: Size of one file (RLIMIT_FSIZE).
         scratch_bytes: All files together; the only writable place is a memory disk of this size.
         open_files: Descriptors of each process (RLIMIT_NOFILE).
@@ -63,8 +66,8 @@ class Limits:
     output_bytes: int = 4 << 20
 
     def __post_init__(self) -> None:
-        if self.wall_s <= 0 or self.cpu_s < 1 or self.processes < 2:
-            raise ValueError("limits: wall_s > 0, cpu_s >= 1 and processes >= 2 are needed")
+        if self.wall_s <= 0 or self.cpu_s < 1 or self.processes < 3:
+            raise ValueError("limits: wall_s > 0, cpu_s >= 1 and processes >= 3 are needed")
 
     def prlimit_argv(self, *, processes: int | None) -> tuple[str, ...]:
         """``prlimit`` and its options; without a process limit where it would count others."""
@@ -77,6 +80,7 @@ class Limits:
             f"--fsize={self.file_bytes}",
             f"--nofile={self.open_files}",
             "--core=0",
+            "--msgqueue=0",
             "--",
         )
 
@@ -98,7 +102,7 @@ class SandboxReport:
         status: ``passed``, ``wrong``, ``error`` or ``timeout``.
         detail: The check or the exception that decided; empty when passed.
         checks_passed: Checks that held before the deciding one.
-        wall_s: From the start of the sandbox to its end.
+        wall_s: From handing it over to its report.
     """
 
     status: str
@@ -108,9 +112,9 @@ class SandboxReport:
 
 
 def harness_bundle() -> bytes:
-    """`wire` and `harness` as compiled code, in the order in which they are loaded."""
+    """`channel`, `wire` and `harness` as compiled code, in the order in which they are loaded."""
     parts = []
-    for name in ("autotune.coding.wire", "autotune.coding.harness"):
+    for name in ("autotune.coding.channel", "autotune.coding.wire", "autotune.coding.harness"):
         spec = find_spec(name)
         if spec is None or spec.origin is None:
             raise TargetError(f"the module {name} is not installed as a file")
@@ -119,99 +123,156 @@ def harness_bundle() -> bytes:
     return marshal.dumps(parts)
 
 
-def launch(
-    argv: tuple[str, ...], program: Program, *, limits: Limits, bundle: bytes
-) -> SandboxReport:
-    """Runs `program` under the interpreter that `argv` ends with.
+@dataclass(slots=True)
+class _Running:
+    """A sandbox that is up.
 
-    Raises: TargetError if the harness did not come to life.
+    Attributes:
+        peer: Our end of the two pipes.
+        stderr: What the harness says when it fails, in a memory file.
+        used: Whether it has run a program before.
     """
-    nonce = secrets.token_hex(16)
-    codec = Peer(-1, -1, examiner=True, deadline_s=0, message_bytes=0)
-    task = {
-        "nonce": nonce,
-        "code": program.code,
-        "entry_point": program.entry_point,
-        "checks": list(program.checks),
-        "wall_s": float(limits.wall_s),
-        "output_bytes": limits.output_bytes,
-    }
-    started_s = time.monotonic()
-    stdin = _memory_file(codec.encode(task))
-    code = _memory_file(bundle)
-    stderr = _memory_file(b"")
-    report_end, harness_end = os.pipe()
-    try:
-        process = subprocess.Popen(
-            [*argv, "-I", "-S", "-B", "-c", _BOOT, str(code), str(harness_end)],
-            stdin=stdin,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            pass_fds=(code, harness_end),
-            cwd="/",
-            env={"PATH": os.defpath, "LANG": "C.UTF-8"},
-            start_new_session=True,
-        )
-        os.close(harness_end)
-        harness_end = -1
+
+    process: subprocess.Popen[bytes]
+    peer: Peer
+    stderr: int
+    used: bool = False
+
+    @property
+    def last_words(self) -> str:
+        return os.pread(self.stderr, _STDERR_BYTES, 0).decode("utf-8", "replace").strip()
+
+    def close(self) -> None:
+        """An orderly end where it is due (so that its CPU time is accounted), else the killing of
+        the session; the namespace's PID 1 dies with bwrap and takes everything else along."""
+        os.close(self.peer.send)
         try:
-            raw = _read_report(report_end, until_s=started_s + limits.wall_s + _START_GRACE_S)
-        finally:
-            _end(process)
-        tail = os.pread(stderr, _STDERR_BYTES, 0).decode("utf-8", "replace").strip()
-    except (FileNotFoundError, PermissionError) as error:
-        raise TargetError(f"cannot start the sandbox: {error}") from error
-    finally:
-        for descriptor in (stdin, code, stderr, report_end, harness_end):
-            if descriptor >= 0:
+            self.process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        os.close(self.peer.receive)
+        os.close(self.stderr)
+
+
+class Worker:
+    """Runs one program after another in a sandbox that stays warm.
+
+    The sandbox is started when it is needed and thrown away after every program that did not
+    leave it as it was. For one thread at a time; use as a context manager.
+
+    Args:
+        argv: The command line up to the interpreter.
+        bundle: See `harness_bundle`.
+    """
+
+    def __init__(self, argv: tuple[str, ...], *, limits: Limits, bundle: bytes) -> None:
+        self._argv = argv
+        self._limits = limits
+        self._bundle = bundle
+        self._running: _Running | None = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._discard()
+
+    def run(self, program: Program) -> SandboxReport:
+        """Raises: TargetError if the sandbox could not be started."""
+        running = self._running or self._start()
+        was_used = running.used
+        report = self._ask(running, program)
+        if report is None and was_used:  # perhaps an earlier program's fault: once more, afresh
+            report = self._ask(self._start(), program)
+        return report or SandboxReport("error", "the program ended its harness", 0, 0.0)
+
+    # -- inside -----------------------------------------------------------------------------------
+    def _ask(self, running: _Running, program: Program) -> SandboxReport | None:
+        """The report on one program; None if the harness ended without any."""
+        nonce = secrets.token_hex(16)
+        peer, limits = running.peer, self._limits
+        task = {
+            "nonce": nonce,
+            "code": program.code,
+            "entry_point": program.entry_point,
+            "checks": list(program.checks),
+            "wall_s": float(limits.wall_s),
+            "output_bytes": limits.output_bytes,
+        }
+        running.used = True
+        started_s = time.monotonic()
+        peer.deadline_s = started_s + limits.wall_s + _GRACE_S
+        try:
+            peer.put(peer.encode(task))
+            raw = peer.get()
+        except CandidateGone as gone:
+            self._discard()
+            if gone.status != "timeout":
+                return None
+            return SandboxReport(
+                "timeout", "the sandbox was ended from outside", 0, time.monotonic() - started_s
+            )
+        wall_s = time.monotonic() - started_s
+        try:
+            peer.get()  # the keeper's word that the next program may come
+        except CandidateGone:
+            self._discard()
+        return _verdict(peer, raw, nonce=nonce, wall_s=wall_s)
+
+    def _start(self) -> _Running:
+        code, stderr = _memory_file(self._bundle), _memory_file(b"")
+        requests_end, requests = os.pipe()
+        report, report_end = os.pipe()
+        os.set_blocking(requests, False)
+        try:
+            process = subprocess.Popen(
+                [*self._argv, "-I", "-S", "-B", "-c", _BOOT]
+                + [str(descriptor) for descriptor in (code, requests_end, report_end)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                pass_fds=(code, requests_end, report_end),
+                cwd="/",
+                env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+                start_new_session=True,
+            )
+        except OSError as error:
+            for descriptor in (requests, report, stderr):
                 os.close(descriptor)
-    wall_s = time.monotonic() - started_s
-    if not raw.startswith(b"S"):
-        raise TargetError(f"the sandbox did not start: {tail[-500:] or 'no message'}")
-    return _verdict(codec, raw[1:], nonce=nonce, wall_s=wall_s, limits=limits, tail=tail)
+            raise TargetError(f"cannot start the sandbox: {error}") from error
+        finally:
+            for descriptor in (code, requests_end, report_end):
+                os.close(descriptor)
+        peer = Peer(report, requests, examiner=True, deadline_s=0, message_bytes=_REPORT_BYTES)
+        self._running = _Running(process, peer, stderr)
+        poll = select.poll()
+        poll.register(report, select.POLLIN)
+        if not poll.poll(_START_MOST_S * 1000) or os.read(report, 1) != b"S":
+            words = self._running.last_words[-500:] or "no message"
+            self._discard()
+            raise TargetError(f"the sandbox did not start: {words}")
+        return self._running
+
+    def _discard(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
 
 
-def _verdict(
-    codec: Peer, raw: bytes, *, nonce: str, wall_s: float, limits: Limits, tail: str
-) -> SandboxReport:
+def _verdict(peer: Peer, raw: bytes, *, nonce: str, wall_s: float) -> SandboxReport:
     try:
-        seen, status, detail, passed = codec.decode(raw)
+        seen, status, detail, passed = peer.decode(raw)
     except (WireError, TypeError, ValueError):
-        if wall_s > limits.wall_s:
-            return SandboxReport("timeout", "the sandbox was ended from outside", 0, wall_s)
-        detail = f"the harness ended without a report: {tail[-200:]}"
-        return SandboxReport("error", detail, 0, wall_s)
+        return SandboxReport("error", "the report cannot be read", 0, wall_s)
     if seen != nonce or status not in ("passed", "wrong", "error", "timeout"):
         return SandboxReport("error", "the report does not carry its nonce", 0, wall_s)
     return SandboxReport(status, detail, passed, wall_s)
-
-
-def _read_report(descriptor: int, *, until_s: float) -> bytes:
-    """What the harness wrote until it ended, at most `_REPORT_BYTES` and not after `until_s`."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    raw = b""
-    while len(raw) < _REPORT_BYTES:
-        left_s = until_s - time.monotonic()
-        if left_s <= 0 or not poll.poll(1 + left_s * 1000):
-            break
-        part = os.read(descriptor, _REPORT_BYTES)
-        if not part:
-            break
-        raw += part
-    return raw
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Waits a moment for an orderly end (so that bwrap reaps its child), then kills the session.
-
-    The namespace's PID 1 dies with bwrap (PR_SET_PDEATHSIG) and takes everything else along.
-    """
-    try:
-        process.wait(0.5)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def _memory_file(content: bytes) -> int:

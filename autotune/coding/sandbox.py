@@ -4,7 +4,8 @@ Order of the wrappers as root: ``unshare`` (only where the interpreter lies belo
 an unprivileged user cannot enter: it is bound to a neutral path first) → ``setpriv`` → ``bwrap`` →
 ``prlimit`` → interpreter. The privileges go before bwrap because RLIMIT_NPROC does not hold for
 real uid 0 (``setrlimit(2)``), and ``prlimit`` comes inside because the kernel counts processes per
-user namespace, so that sandboxes running side by side do not eat each other's share.
+user namespace, so that sandboxes running side by side do not eat each other's share. ``nice`` is
+the outermost: with several hosts another's bucket may be measured from this machine.
 """
 
 from __future__ import annotations
@@ -12,30 +13,45 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from autotune.coding.launch import Limits, Program, SandboxReport, harness_bundle, launch
+from autotune.coding.launch import Limits, Program, SandboxReport, Worker, harness_bundle
 from autotune.errors import TargetError
 
 __all__ = [
+    "MOST_WORKERS",
     "BubblewrapSandbox",
     "Limits",
     "Program",
+    "Runs",
     "Sandbox",
     "SandboxReport",
     "WeakSandbox",
+    "Worker",
     "choose_sandbox",
     "process_limit_holds",
 ]
 
 _NOBODY = 65534  # kernel/sys.c, overflowuid; `nobody` of every distribution
+MOST_WORKERS = 15
+"""Of one kind at once: 65520 to 65534 are the users that systemd and distributions leave unused
+(systemd's UIDS-GIDS)."""
+_NICE = ("nice", "-n", "10")
 _NEUTRAL_PATHS = ("/mnt", "/media", "/srv", "/opt")  # FHS 3.0, mount points that a host has
 
 
+class Runs(Protocol):
+    """Runs one program after another and survives them; for one thread at a time."""
+
+    def run(self, program: Program) -> SandboxReport:
+        """Raises: TargetError if the sandbox itself could not be started."""
+
+
 class Sandbox(Protocol):
-    """Runs one program and survives it. Safe to use from several threads at once."""
+    """Where programs of strangers run."""
 
     @property
     def name(self) -> str:
@@ -45,8 +61,14 @@ class Sandbox(Protocol):
     def weaknesses(self) -> tuple[str, ...]:
         """What it does not protect from; empty where nothing is known."""
 
-    def run(self, program: Program) -> SandboxReport:
-        """Raises: TargetError if the sandbox itself could not be started."""
+    def worker(self, slot: int = 0) -> AbstractContextManager[Runs]:
+        """A sandbox that stays warm for many programs.
+
+        Args:
+            slot: Below `MOST_WORKERS`; two that run at once have different ones.
+
+        Raises: TargetError if a part of it is missing.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +125,7 @@ class BubblewrapSandbox:
         }
         settings = [w for key, value in environment.items() for w in ("--setenv", key, value)]
         return (
+            *_NICE,
             *outer,
             *(bwrap, "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent"),
             *("--new-session", "--as-pid-1", "--uid", str(_NOBODY), "--gid", str(_NOBODY)),
@@ -112,8 +135,8 @@ class BubblewrapSandbox:
             python,
         )
 
-    def run(self, program: Program) -> SandboxReport:
-        return launch(self.argv(), program, limits=self.limits, bundle=self._bundle)
+    def worker(self, slot: int = 0) -> Worker:
+        return Worker(self.argv(), limits=self.limits, bundle=self._bundle)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +150,8 @@ class WeakSandbox:
         limits: As for `BubblewrapSandbox`; the process limit holds only as root, because for
             other users the kernel would count all that they run.
         allow_root: Root has to say that this is enough.
-        uid: The user to drop to as root.
+        uid: The user to drop to as root; a worker in slot n takes the n-th below it, since the
+            kernel counts all processes of a user together.
 
     Raises: TargetError for root without `allow_root`.
     """
@@ -160,21 +184,21 @@ class WeakSandbox:
             *(("no limit on processes",) if os.geteuid() != 0 else ()),
         )
 
-    def argv(self) -> tuple[str, ...]:
+    def argv(self, slot: int = 0) -> tuple[str, ...]:
         """As `BubblewrapSandbox.argv`."""
         source = _interpreter_prefix()
         outer: tuple[str, ...] = ()
         processes = None
         if os.geteuid() == 0:
-            outer, source = _dropped(self.uid, source)
+            outer, source = _dropped(self.uid - slot, source)
             bare = ("--no-new-privs", "--inh-caps=-all", "--bounding-set=-all")
             outer = (*outer, *bare)
             processes = self.limits.processes
         python = f"{source}/bin/{_interpreter_name()}"
-        return (*outer, *self.limits.prlimit_argv(processes=processes), python)
+        return (*_NICE, *outer, *self.limits.prlimit_argv(processes=processes), python)
 
-    def run(self, program: Program) -> SandboxReport:
-        return launch(self.argv(), program, limits=self.limits, bundle=self._bundle)
+    def worker(self, slot: int = 0) -> Worker:
+        return Worker(self.argv(slot), limits=self.limits, bundle=self._bundle)
 
 
 def choose_sandbox(*, allow_weak: bool, limits: Limits | None = None) -> Sandbox:
@@ -210,11 +234,14 @@ def process_limit_holds(sandbox: Sandbox, *, limit: int, attempts: int = 64) -> 
         "        except OSError:\n            return made\n"
         f"    return {attempts}\n"
     )
-    return sandbox.run(Program(code, "forks", (f"0 <= forks() <= {limit}",))).status == "passed"
+    with sandbox.worker() as worker:
+        report = worker.run(Program(code, "forks", (f"0 <= forks() <= {limit}",)))
+    return report.status == "passed"
 
 
 def _require_sound(sandbox: BubblewrapSandbox | WeakSandbox) -> None:
-    report = sandbox.run(Program("def two():\n    return 2\n", "two", ("two() == 2",)))
+    with sandbox.worker() as worker:
+        report = worker.run(Program("def two():\n    return 2\n", "two", ("two() == 2",)))
     if report.status != "passed":
         raise TargetError(f"the {sandbox.name} sandbox does not work: {report.detail}")
     limited = sandbox.name == "bubblewrap" or os.geteuid() == 0

@@ -40,6 +40,20 @@ SHORT = Limits(wall_s=1.0, cpu_s=10)
 MARKER = "MARKER-5417"
 PASSES = "f() == 1"
 
+# Passes only where nothing of another answer is about: no process, no file, no System V object.
+NEXT = Program(
+    "import ctypes, os\n"
+    "def f():\n"
+    "    for n in range(4):\n        if os.fork() == 0: os._exit(0)\n        os.wait()\n"
+    "    c = ctypes.CDLL(None)\n"
+    "    found = [n for n, i in (('shm', c.shmget(5417, 0, 0)), ('sem', c.semget(5417, 0, 0)),\n"
+    "        ('msg', c.msgget(5417, 0))) if i >= 0]\n"
+    "    open('/tmp/mine', 'x').write('x')\n"
+    "    return os.listdir('/tmp') + found",
+    "f",
+    ("f() == ['mine']",),
+)
+
 # name: (code, what may become of it). The check is `f() == 1`: an escape that works returns 1.
 # {secret}, {folder} and {port} are things of the host that must stay out of reach.
 HOSTILE: dict[str, tuple[str, str]] = {
@@ -69,7 +83,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
         "import sys\n"
         "for n, m in list(sys.modules.items()):\n"
         "    if n.startswith('autotune'):\n"
-        "        m.examine = m._check = lambda *a, **k: ('passed', '', 9)\n"
+        "        m.examine = m.check_holds = lambda *a, **k: ('passed', '', 9)\n"
         "def f(): return 2",
         "wrong",
     ),
@@ -106,12 +120,42 @@ HOSTILE: dict[str, tuple[str, str]] = {
         "        except OSError: pass\n    return 2",
         "wrong",
     ),
-    "kills its parent": (
+    "kills its examiner": (
         "import os\ndef f():\n    os.kill(os.getppid(), 9)\n    return 2",
+        "error",
+    ),
+    "stops its examiner": (
+        "import os\ndef f():\n    os.kill(os.getppid(), 19)\n    return 2",
+        "timeout",
+    ),
+    "signals its keeper": (
+        "import os\ndef f():\n    for s in (2, 9, 15, 19):\n        os.kill(1, s)\n    return 2",
         "wrong",
     ),
-    "stops its parent": (
-        "import os\ndef f():\n    os.kill(os.getppid(), 19)\n    return 2",
+    "leaves a file": ("def f():\n    open('/tmp/mine', 'w').write('x')\n    return 2", "wrong"),
+    "leaves a hidden folder": (
+        "import os\ndef f():\n    os.makedirs('/tmp/.a/b')\n    os.chmod('/tmp/.a', 0)\n    return 2",
+        "wrong",
+    ),
+    "closes the scratch folder": (
+        "import os\ndef f():\n    os.chmod('/tmp', 0)\n    return 2",
+        "wrong",
+    ),
+    "leaves shared memory": (
+        "import ctypes\ndef f(): return 2 if ctypes.CDLL(None).shmget(5417, 4096, 0o1600) >= 0 else 3",
+        "wrong",
+    ),
+    "leaves a semaphore": (
+        "import ctypes\ndef f(): return 2 if ctypes.CDLL(None).semget(5417, 1, 0o1600) >= 0 else 3",
+        "wrong",
+    ),
+    "leaves a System V queue": (
+        "import ctypes\ndef f(): return 2 if ctypes.CDLL(None).msgget(5417, 0o1600) >= 0 else 3",
+        "wrong",
+    ),
+    "makes a POSIX queue": (
+        "import ctypes\ndef f():\n    c = ctypes.CDLL('librt.so.1')\n"
+        "    return 1 if c.mq_open(b'/mine', 0o102, 0o600, None) >= 0 else 2",
         "wrong",
     ),
     "kills everybody": (
@@ -351,8 +395,13 @@ def _nothing_survives() -> bool:
     return not _survivors()
 
 
+def _once(sandbox: Sandbox, program: Program) -> SandboxReport:
+    with sandbox.worker() as worker:
+        return worker.run(program)
+
+
 def _run(code: str, *checks: str, limits: Limits = LIMITS) -> SandboxReport:
-    return _sandbox(limits).run(Program(code, "f", checks or (PASSES,)))
+    return _once(_sandbox(limits), Program(code, "f", checks or (PASSES,)))
 
 
 @pytest.mark.usefixtures("bubblewrap")
@@ -361,8 +410,11 @@ def test_hostile_answer(name: str, outside: Outside) -> None:
     code, ends = HOSTILE[name]
     check = f"f() == 1  # {MARKER}"
     limits = SHORT if name in ENDLESS else LIMITS
-    report = _run(outside.fill(code), check, limits=limits)
-    assert report.status in ends.split(), report
+    with _sandbox(limits).worker() as worker:
+        report = worker.run(Program(outside.fill(code), "f", (check,)))
+        assert report.status in ends.split(), report
+        # Whoever comes next in the same sandbox meets nothing of it.
+        assert worker.run(NEXT).status == "passed"
     assert _nothing_survives()
     assert outside.untouched()
 
@@ -480,7 +532,7 @@ def test_a_killed_tuner_leaves_nothing_running() -> None:
         "from autotune.coding.sandbox import *\n"
         "from autotune.coding.launch import Program\n"
         f"sandbox = BubblewrapSandbox(limits=Limits(wall_s=600), uid={UID})\n"
-        "sandbox.run(Program('import time\\ndef f(): time.sleep(600)', 'f', ('f()',)))\n"
+        "sandbox.worker().run(Program('import time\\ndef f(): time.sleep(600)', 'f', ('f()',)))\n"
     )
     tuner = subprocess.Popen([sys.executable, "-c", script])
     try:
@@ -499,7 +551,7 @@ def test_a_killed_tuner_leaves_nothing_running() -> None:
 
 def test_missing_bubblewrap_is_the_machines_fault(tmp_path: Path) -> None:
     with pytest.raises(TargetError):
-        BubblewrapSandbox(bwrap=str(tmp_path / "absent")).run(Program("", "f", (PASSES,)))
+        _once(BubblewrapSandbox(bwrap=str(tmp_path / "absent")), Program("", "f", (PASSES,)))
 
 
 def test_choice_without_bubblewrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -552,24 +604,26 @@ def test_weak_sandbox_is_not_passed_either(name: str, outside: Outside) -> None:
     code, ends = HOSTILE[name]
     limits = SHORT if name in ENDLESS else LIMITS
     sandbox = WeakSandbox(limits=limits, allow_root=True, uid=UID)
-    report = sandbox.run(Program(outside.fill(code), "f", (f"f() == 1  # {MARKER}",)))
+    report = _once(sandbox, Program(outside.fill(code), "f", (f"f() == 1  # {MARKER}",)))
     assert report.status in ends.split(), report
     assert _nothing_survives()
 
 
 def test_weak_sandbox_loses_to_no_killer() -> None:
     code = "import os\ndef f():\n    os.kill(os.getppid(), 9)\n    return 1"
-    report = WeakSandbox(limits=LIMITS, allow_root=True, uid=UID).run(Program(code, "f", (PASSES,)))
+    sandbox = WeakSandbox(limits=LIMITS, allow_root=True, uid=UID)
+    report = _once(sandbox, Program(code, "f", (PASSES,)))
     assert report.status == "error"
 
 
 @pytest.mark.skipif(not ROOT, reason="drops privileges")
 def test_weak_sandbox_as_root_runs_as_another_user_with_a_process_limit() -> None:
     sandbox = WeakSandbox(limits=LIMITS, allow_root=True, uid=UID)
-    report = sandbox.run(
+    report = _once(
+        sandbox,
         Program(
             "import os\ndef f(): return os.getuid(), os.getgroups()", "f", (f"f() == ({UID}, [])",)
-        )
+        ),
     )
     assert report.status == "passed"
     assert process_limit_holds(sandbox, limit=LIMITS.processes)

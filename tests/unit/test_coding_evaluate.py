@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import pytest
 
-from autotune.coding.evaluate import Answer, Judgement, Outcome, judge, judge_all
+from autotune.coding.evaluate import Answer, Judgement, Outcome, judge_all
 from autotune.coding.extract import ExtractionRule
 from autotune.coding.launch import Program, SandboxReport
 from autotune.coding.suite import Difficulty, Task
@@ -44,12 +45,20 @@ class RecordingSandbox:
     def weaknesses(self) -> tuple[str, ...]:
         return ("runs nothing",)
 
+    def worker(self, slot: int = 0) -> AbstractContextManager[RecordingSandbox]:
+        return nullcontext(self)
+
     def run(self, program: Program) -> SandboxReport:
         if self.broken:
             raise TargetError("no sandbox today")
         with self.lock:
             self.programs.append(program)
         return SandboxReport(self.status, self.detail, 0, 0.0)
+
+
+def judge(task: Task, text: str, finish_reason: str | None, sandbox: RecordingSandbox) -> Judgement:
+    (judgement,) = judge_all([Answer(task, text, finish_reason)], sandbox=sandbox)
+    return judgement
 
 
 @pytest.mark.parametrize("status", ["passed", "wrong", "error", "timeout"])

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.coding.channel import CandidateGone
 from autotune.coding.harness import examine
-from autotune.coding.wire import CandidateGone, Peer, Proxy, WireError
+from autotune.coding.wire import Peer, Proxy, WireError
 
 PLAIN = st.recursive(
     st.none()
