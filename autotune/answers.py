@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from autotune.coding.lossless import corruption as garbage
 from autotune.coding.lossless import garble_verdict
-from autotune.coding.suite import TaskSample
+from autotune.coding.sandbox import choose_sandbox
+from autotune.coding.suite import TaskSample, load_suite, task_samples
+from autotune.config import StudyConfig
+from autotune.errors import ObjectiveError
 
-__all__ = ["Answers", "corruption", "greedy_prompts", "sample_key"]
+__all__ = [
+    "Answers",
+    "corruption",
+    "greedy_prompts",
+    "require_sandbox",
+    "sample_key",
+    "study_answers",
+]
 
 # Prompts of the losslessness check: every task in every language, 64 in all.
 _LANGUAGES = ("Python", "Go", "TypeScript", "Rust", "Java", "SQL", "C", "Kotlin")
@@ -78,3 +89,44 @@ def greedy_prompts(count: int) -> dict[str, str]:
         f"greedy/{index}": f"Write {language} code that {task}. Explain each step in a comment."
         for index, (language, task) in enumerate(pairs[:count])
     }
+
+
+def study_answers(config: StudyConfig) -> Answers:
+    """Prompts whose answers are judged; the same for every start of the study.
+
+    Raises:
+        ObjectiveError: The suite holds fewer samples than are asked for.
+    """
+    samples: tuple[TaskSample, ...] = ()
+    if config.suite is not None:
+        samples = _samples(config.suite, config.coding.samples)
+    return Answers(
+        greedy=greedy_prompts(config.lossless.prompts),
+        greedy_tokens=config.lossless.max_tokens,
+        reference={},
+        samples=samples,
+        coding_tokens=config.coding.max_tokens,
+        concurrency=config.coding.concurrency,
+        timeout_s=config.coding.timeout_s,
+        allow_weak=config.coding.sandbox == "weak",
+    )
+
+
+def require_sandbox(answers: Answers) -> None:
+    """Now, and not when the first start has been measured.
+
+    Raises:
+        TargetError: The coding answers cannot be run on this machine.
+    """
+    if answers.samples:
+        choose_sandbox(allow_weak=answers.allow_weak)
+
+
+def _samples(suite: Path, count: int) -> tuple[TaskSample, ...]:
+    try:
+        return task_samples(load_suite(suite), count=count)
+    except ValueError as error:
+        raise ObjectiveError(
+            f"coding.samples = {count} is too much for {suite}: {error}",
+            hint="ask for fewer samples, or add tasks",
+        ) from error

@@ -14,7 +14,7 @@ from typing import Any
 
 from autotune import definitions
 from autotune.coding.suite import suite_sha256
-from autotune.ddtree import CONSTRAINTS
+from autotune.constraints import known_constraints
 from autotune.definition_files import (
     CodingSection,
     LosslessSection,
@@ -99,14 +99,15 @@ def load_study(name: str) -> StudyConfig:
     file = parse(path, text, StudyFile, SearchSpaceError)
     where = Where(path, text)
     parameters = tuple(_parameter(key, section, where) for key, section in file.parameters.items())
-    for known in file.study.constraints:
-        if known not in CONSTRAINTS:
+    rules = known_constraints()
+    for rule in file.study.constraints:
+        if rule not in rules:
             raise SearchSpaceError(
-                where(("study", "constraints"), f"no constraint {known!r}"),
-                hint=nearest(known, CONSTRAINTS) or f"there are: {', '.join(CONSTRAINTS)}",
+                where(("study", "constraints"), f"no constraint {rule!r}"),
+                hint=nearest(rule, rules) or f"there are: {', '.join(rules)}",
             )
     try:
-        space = SearchSpace(parameters, tuple(CONSTRAINTS[c] for c in file.study.constraints))
+        space = SearchSpace(parameters, tuple(rules[c] for c in file.study.constraints))
         space.validate(space.deployed())
     except SearchSpaceError as error:
         raise SearchSpaceError(where(("parameters",), error.message), hint=error.hint) from error

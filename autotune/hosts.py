@@ -13,7 +13,7 @@ from autotune.supervisors.base import Supervisor
 if TYPE_CHECKING:
     from autotune.remote.connector import Connector
 
-__all__ = ["HostPlan", "open_supervisor"]
+__all__ = ["HostPlan", "open_connector", "open_supervisor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +66,10 @@ def open_supervisor(plan: HostPlan) -> Supervisor:
             environment={**os.environ, **plan.environment},
             stop_timeout_s=plan.stop_timeout_s,
         )
-    from autotune.remote.local import LocalConnector
-    from autotune.remote.ssh import SshConnector
-    from autotune.remote.ssh_config import SshOptions
     from autotune.supervisors.systemd import SystemdSupervisor
     from autotune.systemd.way_back import Limits
 
-    connector: Connector = (
-        LocalConnector()
-        if plan.host == "local"
-        else SshConnector(plan.host, SshOptions(config=plan.ssh_config))
-    )
+    connector = open_connector(plan)
     return SystemdSupervisor(
         plan.host,
         connector,
@@ -86,3 +79,14 @@ def open_supervisor(plan: HostPlan) -> Supervisor:
             serve_s=plan.load_timeout_s, restore_s=plan.load_timeout_s + plan.stop_timeout_s
         ),
     )
+
+
+def open_connector(plan: HostPlan) -> Connector:
+    """The way to a host; connects with the first command."""
+    from autotune.remote.local import LocalConnector
+    from autotune.remote.ssh import SshConnector
+    from autotune.remote.ssh_config import SshOptions
+
+    if plan.host == "local":
+        return LocalConnector()
+    return SshConnector(plan.host, SshOptions(config=plan.ssh_config))

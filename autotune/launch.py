@@ -11,7 +11,7 @@ from autotune.homes import Flag, nearest_flag, resolved
 from autotune.passage import edited, read_words
 from autotune.proof import Nonce, ParameterIntent
 from autotune.sglang.flags import get_flag, set_flag
-from autotune.sglang.server import ServerInfo, spelling
+from autotune.sglang.server import ServerInfo, setting, spelling
 from autotune.space import Parameter, ParameterValue, SearchSpace, Values, value_to_file
 from autotune.supervisors.base import Launch, Original, Word
 
@@ -100,7 +100,7 @@ def make_recipe(
     except UnitRefused as error:
         raise UnitRefused(f"{host}: {error.message}", hint=error.hint) from error
     for parameter in space.parameters:
-        _require_deployed(parameter, original, read_words(argv, passage), host, known_flags)
+        _require_deployed(parameter, original, read_words(argv, passage), host, known_flags, info)
 
     def lay(words: tuple[Word, ...]) -> tuple[Word, ...]:
         for fixed in fixed_flags:
@@ -160,6 +160,7 @@ def _require_deployed(
     words: tuple[Word, ...],
     host: str,
     known_flags: frozenset[str],
+    info: ServerInfo | None,
 ) -> None:
     """What the definition calls deployed must be what runs (or would run)."""
     live = tuple(Word(t) for t in original.live_argv or original.planned_argv) or words
@@ -171,11 +172,20 @@ def _require_deployed(
         carrier = parameter.env
     if _means(running, parameter.deployed):
         return
+    chosen = ""
+    if running is None and parameter.flag and info is not None:
+        # The flag is left out, and the engine has chosen for itself.
+        told = setting(info, parameter.flag, parameter.aliases)
+        if isinstance(told, int | float | str):
+            if _means(str(told), parameter.deployed):
+                return
+            chosen = str(told)
     close = nearest_flag(live, parameter.flag) if parameter.flag and running is None else ""
     missing = [path for path, digest in original.files.items() if digest == "missing"]
     raise StudyError(
         f"parameters.{parameter.name}: deployed = {value_to_file(parameter.deployed)}, but "
         f"{host} runs {running if running is not None else 'none'} ({carrier}"
+        + (f"; the engine chose {chosen}" if chosen else "")
         + (f"; the nearest there is {close}" if close else "")
         + (f"; {missing[0]} is missing" if missing else "")
         + ")",

@@ -35,7 +35,15 @@ from autotune.sglang.server import ServerInfo, SglangServer
 from autotune.supervisors.base import Original, Owner, Supervisor
 from autotune.supervisors.owner import describe_owner, owner_lives
 
-__all__ = ["Found", "look", "open_sessions", "plan_host", "require_no_tuner", "service_folder"]
+__all__ = [
+    "Found",
+    "host_address",
+    "look",
+    "open_sessions",
+    "plan_host",
+    "require_no_tuner",
+    "service_folder",
+]
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +65,7 @@ def plan_host(config: StudyConfig, host: str) -> HostPlan:
         port = int(given) if given else _standing_port(directory)
         address = "127.0.0.1"
     else:
-        label, port, address = host, 0, _address(host, service.ssh_config)
+        label, port, address = host, 0, host_address(host, service.ssh_config)
         directory = Path()
     url = service.base_url.replace("{host}", address).replace("{port}", str(port))
     try:
@@ -256,7 +264,7 @@ def _ask(plan: HostPlan) -> ServerInfo | None:
             return None
 
 
-def _address(host: str, ssh_config: str | None) -> str:
+def host_address(host: str, ssh_config: str | None) -> str:
     """Network address of an ssh host, as ssh itself resolves it."""
     if host == "local":
         return "127.0.0.1"

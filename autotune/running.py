@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import platform
 from collections.abc import Iterator
@@ -12,28 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from autotune import __version__
-from autotune.answers import Answers, greedy_prompts
+from autotune.answers import require_sandbox, study_answers
 from autotune.audience import Audience
-from autotune.coding.sandbox import choose_sandbox
-from autotune.coding.suite import TaskSample, load_suite, task_samples
 from autotune.concluding import conclude, contenders
 from autotune.config import StudyConfig
 from autotune.driver import Driver
 from autotune.endings import reconcile
-from autotune.errors import ConfigError, ObjectiveError, StorageError, StudyError
-from autotune.hosts import open_supervisor
+from autotune.errors import ConfigError, StorageError, StudyError
 from autotune.interrupts import terminable, undisturbed
-from autotune.opening import look, open_sessions, plan_host
+from autotune.opening import open_sessions
 from autotune.repository import Repository, StoredStudy
 from autotune.runners.base import Runner
 from autotune.runners.serial import SerialRunner
 from autotune.search import make_sampler
-from autotune.sglang.masking import masked, masked_words
+from autotune.sglang.masking import masked
 from autotune.storage import open_engine, open_optuna, storage_url
 from autotune.study import TrialStudy
 from autotune.supervisors.owner import owner_here, owner_lives
 
-__all__ = ["dry", "run_study"]
+__all__ = ["run_study"]
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +48,8 @@ def run_study(
         ConfigError: Before anything is contacted.
         StudyError, StorageError, TargetError: After every host was restored.
     """
-    answers = _answers(config)
-    _require_sandbox(answers)
+    answers = study_answers(config)
+    require_sandbox(answers)
     url = storage_url(storage)
     repository = Repository(open_engine(url, create=True))
     _open(config, repository)
@@ -99,37 +95,6 @@ def run_study(
         write_report(stored, report)
     except ConfigError as error:
         raise StorageError(f"the study is done, but its report is not: {error.message}") from error
-
-
-def dry(config: StudyConfig, *, as_json: bool) -> None:
-    """Check everything that can be known before the first restart and show the first command."""
-    answers = _answers(config)
-    _require_sandbox(answers)
-    shown: list[dict[str, Any]] = []
-    for host in config.service.hosts:
-        plan = plan_host(config, host)
-        with open_supervisor(plan) as supervisor:
-            found = look(config, plan, supervisor)
-        values = config.space.deployed()
-        shown.append(
-            {
-                "host": plan.host,
-                "base_url": plan.base_url,
-                "deployed": values,
-                "reference_argv": masked_words(found.recipe.launch(values, None).texts()),
-                "buckets": [bucket.key for bucket in config.workload.buckets],
-                "coding_samples": len(answers.samples),
-                "trials": config.study.trials,
-            }
-        )
-    if as_json:
-        print(json.dumps(shown, indent=2, default=str))
-        return
-    for one in shown:
-        print(
-            f"{one['host']}: would run {one['trials'] or 'any number of'} trials, nothing changed"
-        )
-        print(f"  reference: {' '.join(one['reference_argv'])}")
 
 
 def _sampler_seed(config: StudyConfig, study: TrialStudy) -> int:
@@ -196,40 +161,3 @@ def _runner(executor: str, ray_address: str, hosts: int) -> Runner:
 
         return RayRunner(ray_address)
     return SerialRunner()
-
-
-def _answers(config: StudyConfig) -> Answers:
-    """Prompts whose answers are judged; the same for every start of the study."""
-    samples: tuple[TaskSample, ...] = ()
-    if config.suite is not None:
-        samples = _samples(config.suite, config.coding.samples)
-    return Answers(
-        greedy=greedy_prompts(config.lossless.prompts),
-        greedy_tokens=config.lossless.max_tokens,
-        reference={},
-        samples=samples,
-        coding_tokens=config.coding.max_tokens,
-        concurrency=config.coding.concurrency,
-        timeout_s=config.coding.timeout_s,
-        allow_weak=config.coding.sandbox == "weak",
-    )
-
-
-def _require_sandbox(answers: Answers) -> None:
-    """Now, and not when the first start has been measured.
-
-    Raises:
-        TargetError: The coding answers cannot be run on this machine.
-    """
-    if answers.samples:
-        choose_sandbox(allow_weak=answers.allow_weak)
-
-
-def _samples(suite: Path, count: int) -> tuple[TaskSample, ...]:
-    try:
-        return task_samples(load_suite(suite), count=count)
-    except ValueError as error:
-        raise ObjectiveError(
-            f"coding.samples = {count} is too much for {suite}: {error}",
-            hint="ask for fewer samples, or add tasks",
-        ) from error

@@ -14,9 +14,11 @@ import typer
 
 from autotune.cli import (
     bench,
+    check,
     dashboard,
     db,
     export,
+    init,
     report,
     rescore,
     revert,
@@ -44,7 +46,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (run, status, trials, verify, export, revert, report, dashboard, bench, rescore):
+_COMMANDS = (
+    *(init, check, run, status, trials, verify, export, revert, report, dashboard),
+    *(bench, rescore),
+)
+for module in _COMMANDS:
     app.command(name=module.__name__.rsplit(".", 1)[1])(module.command)
 app.add_typer(db.app, name="db")
 

@@ -43,13 +43,15 @@ def command(
     from autotune.config import load_study
 
     config = load_study(study).replace_budget(trials=trials, hours=hours, hosts=tuple(host or ()))
+    if dry_run:
+        from autotune.cli.check import show
+
+        show(config, storage, as_json=as_json, plan=True)
+        return
     # Only now: a mistake in the file is told before anything heavy is imported.
     from autotune.cli.live import view
-    from autotune.running import dry, run_study
+    from autotune.running import run_study
 
-    if dry_run:
-        dry(config, as_json=as_json)
-        return
     with view(as_json=as_json) as live:
         run_study(
             config,

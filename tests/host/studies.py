@@ -18,7 +18,7 @@ from autotune.views import trial_views
 from tests.host.services import LOAD_S, ROOT, until
 from tests.testhost import SystemdHost
 
-__all__ = ["Process", "StudyOnHost", "active_trial", "deploy", "require_proof"]
+__all__ = ["Process", "StudyOnHost", "active_trial", "deploy", "environment", "require_proof"]
 
 RUN_MOST_S = 240.0 + 40 * LOAD_S
 
@@ -170,7 +170,7 @@ class StudyOnHost:
         ended = subprocess.run(
             self.command(command, *words),
             cwd=self.folder,
-            env=_environment(),
+            env=environment(),
             capture_output=True,
             text=True,
             timeout=self.run_most_s,
@@ -190,7 +190,7 @@ class StudyOnHost:
             subprocess.Popen(
                 self.command("run", *words),
                 cwd=self.folder,
-                env=_environment(),
+                env=environment(),
                 stdout=stdout,
                 stderr=stderr,
                 text=True,
@@ -286,7 +286,7 @@ def require_proof(study: StudyOnHost) -> None:
         assert names.count("generation") == 1 + buckets, start
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """What a user's shell has, without what would lead to another storage or terminal."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("AUTOTUNE_", "PYTEST_"))}
     return {**kept, "COLUMNS": "200", "LC_ALL": "C.UTF-8"}
