@@ -113,7 +113,7 @@ def load_study(name: str) -> StudyConfig:
         raise SearchSpaceError(where(("parameters",), error.message), hint=error.hint) from error
     _check_flags(file, parameters, where)
     enqueue = _enqueued(file, space, where)
-    objective_path = definitions.find("objectives", file.study.objective, beside=path)
+    objective_path = _objective_path(file.study.objective, where)
     objective = load_objective(objective_path)
     suite = _suite(objective.coding, objective_path)
     return StudyConfig(
@@ -136,6 +136,15 @@ def load_study(name: str) -> StudyConfig:
             "suite_sha256": suite_sha256(suite) if suite is not None else "",
         },
     )
+
+
+def _objective_path(name: str, where: Where) -> Path:
+    try:
+        return definitions.find("objectives", name, beside=where.path)
+    except UnknownStudy as error:
+        raise ObjectiveError(
+            where(("study", "objective"), f"study.objective: {error.message}"), hint=error.hint
+        ) from error
 
 
 def load_objective(path: Path) -> ObjectiveFile:

@@ -285,20 +285,37 @@ RESUMABLE = frozenset(
         *("service.restore_after_s", "service.command_timeout_s", "service.ssh_config"),
     }
 )
-REASONS = frozenset({"why", "source", "doubtful"})
+REASONS = frozenset(
+    {
+        *("parameters.*.why", "parameters.*.source", "parameters.*.doubtful"),
+        *("service.fixed_flags.*.why", "objective.buckets.*.why"),
+    }
+)
+"""Texts for people, by their place; `*` is any name or position."""
 
 
 def comparable(definition: Mapping[str, Any]) -> dict[str, Any]:
     """What must be equal for two definitions to be one study: no reasons, no resumable keys."""
 
-    def stripped(value: Any, path: str) -> Any:
+    left_out = [tuple(place.split(".")) for place in (*REASONS, *RESUMABLE)]
+
+    def is_left_out(place: tuple[str, ...]) -> bool:
+        return any(
+            len(place) == len(pattern)
+            and all(want in ("*", is_) for want, is_ in zip(pattern, place, strict=True))
+            for pattern in left_out
+        )
+
+    def stripped(value: Any, place: tuple[str, ...]) -> Any:
         if isinstance(value, Mapping):
             return {
-                key: stripped(one, f"{path}.{key}" if path else key)
+                key: stripped(one, (*place, str(key)))
                 for key, one in value.items()
-                if key not in REASONS and (f"{path}.{key}" if path else key) not in RESUMABLE
+                if not is_left_out((*place, str(key)))
             }
-        return [stripped(one, path) for one in value] if isinstance(value, list | tuple) else value
+        if isinstance(value, list | tuple):
+            return [stripped(one, (*place, str(at))) for at, one in enumerate(value)]
+        return value
 
-    result: dict[str, Any] = stripped(definition, "")
+    result: dict[str, Any] = stripped(definition, ())
     return result

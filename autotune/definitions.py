@@ -50,7 +50,11 @@ def find(folder: Folder, name: str, *, beside: Path | None = None) -> Path:
             return as_path
         if beside is not None and (beside.parent / as_path).is_file():
             return beside.parent / as_path
-        raise UnknownStudy(f"no file {name}", hint="give the path of an existing .toml file")
+        tried = [as_path.absolute()]
+        if beside is not None and not as_path.is_absolute():
+            tried.append((beside.parent / as_path).absolute())
+        looked = " and ".join(str(path) for path in dict.fromkeys(tried))
+        raise UnknownStudy(f"there is no file {name}", hint=f"looked at {looked}")
     roots = folder_roots(folder)
     if beside is not None:
         roots = (beside.parent, beside.parent.parent / folder, *roots)

@@ -37,11 +37,16 @@ def terminable() -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed(hosts: tuple[str, ...]) -> Iterator[None]:
-    """No second Ctrl-C, SIGTERM or SIGHUP may keep one host from being restored after another."""
+def undisturbed(hosts: tuple[str, ...], *, timers: bool = True) -> Iterator[None]:
+    """No second Ctrl-C, SIGTERM or SIGHUP may keep one host from being restored after another.
+
+    Args:
+        timers: The hosts have a dead man's switch; a local process has a guard instead.
+    """
+    left = "leaves it to the hosts' timers" if timers else "leaves it to the services' guards"
 
     def insist(number: int, frame: FrameType | None) -> None:
-        log.warning("still restoring %s; kill -9 leaves it to the hosts' timers", ", ".join(hosts))
+        log.warning("still restoring %s; kill -9 %s", ", ".join(hosts), left)
 
     if threading.current_thread() is not threading.main_thread():
         yield  # signals reach the main thread only

@@ -207,7 +207,7 @@ def _restore(
         stopped: Why the study ends, when it is an error; told with a restore that fails too.
     """
     failed: list[TargetError] = []
-    with undisturbed(tuple(sessions)):
+    with undisturbed(tuple(sessions), timers=config.service.supervisor == "systemd"):
         for session in sessions.values():
             try:
                 session.restore()

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from autotune.definition_files import Section
 from autotune.errors import ConfigError
 
-__all__ = ["Where", "nearest", "parse", "read"]
+__all__ = ["Where", "nearest", "parse", "read", "worded"]
 
 M = TypeVar("M", bound=Section)
 
@@ -70,10 +70,15 @@ def _explained(
         )
     if first["type"] == "missing":
         return kind(where(place[:-1] or place, f"{key!r} is missing"))
-    message = first["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
+    message = worded(first["msg"])
     given = "" if isinstance(first["input"], dict) else f" (given: {first['input']!r})"
     return kind(where(place, f"{key}: {message}{given}"))
+
+
+def worded(message: str) -> str:
+    """A message of pydantic as the middle of a sentence of ours."""
+    message = message.removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return message[:1].lower() + message[1:]
 
 
 def _is_union_tag(part: str | int) -> bool:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.repository import Repository, StoredStudy
+from autotune.config import StudyConfig, load_study
+from autotune.errors import StorageError, UnknownStudy
+from autotune.repository import Repository
 from autotune.storage import open_engine, storage_url
+from autotune.stored import StoredStudy
 
-__all__ = ["load_stored", "study_name"]
+__all__ = ["find_study", "load_all", "load_stored", "study_name"]
 
 
 def study_name(study: str) -> str:
@@ -27,3 +30,43 @@ def load_stored(study: str, storage: str | None) -> StoredStudy:
         return Repository(engine).load(study_name(study))
     finally:
         engine.dispose()
+
+
+def load_all(storage: str | None) -> tuple[StoredStudy, ...]:
+    """Every study of the storage, oldest first.
+
+    Raises:
+        StorageError: There is no such database.
+    """
+    engine = open_engine(storage_url(storage), create=False)
+    try:
+        repository = Repository(engine)
+        return tuple(repository.load(name) for name in repository.names())
+    finally:
+        engine.dispose()
+
+
+def find_study(study: str, storage: str | None) -> StudyConfig:
+    """The definition that `study` means: a path, a name of a definition, or the name of a stored
+    study, which knows the file that it was made from.
+
+    Raises:
+        ConfigError: There is none, or the file is wrong.
+    """
+    try:
+        return load_study(study)
+    except UnknownStudy as unknown:
+        if study.endswith(".toml"):
+            raise
+        try:
+            stored = load_stored(study, storage)
+        except (StorageError, UnknownStudy):
+            raise unknown from None
+        path = Path(str(stored.provenance.get("search_space", "")))
+        if not path.is_file():
+            raise UnknownStudy(
+                f"study {study!r} is stored, but its definition {path} is gone",
+                hint="put it back, or give the path where it is now; status, trials and report "
+                "need no definition",
+            ) from unknown
+        return load_study(str(path))

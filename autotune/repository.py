@@ -12,7 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.engine import Engine
 from sqlalchemy.orm import Session, selectinload
 
-from autotune.definition_differences import differences
+from autotune.definition_differences import summary
 from autotune.definition_files import comparable
 from autotune.errors import StudyMismatch, UnknownStudy
 from autotune.measurement import BucketMeasurement, StartRecord
@@ -57,7 +57,7 @@ class Repository:
             Whether it was created.
 
         Raises:
-            StudyMismatch: The definition moved; the message shows every difference.
+            StudyMismatch: The definition moved; the message shows the first differences.
         """
         with self._session() as session:
             row = session.scalar(select(StudyRow).where(StudyRow.name == name))
@@ -73,7 +73,7 @@ class Repository:
                 )
                 return True
             if row.fingerprint != fingerprint:
-                changes = "; ".join(differences(comparable(row.definition), comparable(definition)))
+                changes = summary(comparable(row.definition), comparable(definition))
                 raise StudyMismatch(
                     f"the definition of study {name!r} has changed since it was started: {changes}",
                     hint="put it back, or copy it under another name to start a new study",

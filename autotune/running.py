@@ -81,7 +81,7 @@ def run_study(
             try:
                 _runner(executor, ray_address, len(sessions)).run(driver, live.watcher(config))
             finally:
-                with undisturbed(tuple(sessions)):
+                with undisturbed(tuple(sessions), timers=config.service.supervisor == "systemd"):
                     driver.abandon("the study was stopped")
                 live.restoring(tuple(sessions))
         verdict = conclude(config, repository.load(config.name))
@@ -126,8 +126,8 @@ def _open(config: StudyConfig, repository: Repository) -> None:
         provenance={
             "autotune": __version__,
             "python": platform.python_version(),
-            "search_space": str(config.path),
-            "objective": str(config.objective_path),
+            "search_space": str(config.path.resolve()),
+            "objective": str(config.objective_path.resolve()),
         },
     )
 

@@ -146,7 +146,8 @@ def _require_file(url: str) -> None:
     file = parsed.database if parsed.drivername.startswith("sqlite") else None
     if file and not os.path.exists(file):
         raise StorageError(
-            f"there is no database {file}", hint="give --storage, or run a study first"
+            f"there is no database {os.path.abspath(file)}",
+            hint="give --storage, or run a study first",
         )
 
 

@@ -14,6 +14,7 @@ pruned       PRUNED, no value; the buckets that were measured are kept
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ DASHBOARD_CONSTRAINTS = "constraints"
 SAMPLER_ERRORS = (ValueError, ArithmeticError, RuntimeError, LookupError, TypeError)
 # Told for an infeasible trial while nothing better is known: far below any reference (ratio 1).
 NOTHING_SEEN = 0.0
+METRIC = "score / reference"
+"""What the dashboard calls the value."""
 CONSTRAINT_KEY = "constraints:infeasible"
 
 
@@ -80,6 +83,12 @@ class TrialStudy:
         self._study = optuna.create_study(
             study_name=name, storage=storage, direction="maximize", load_if_exists=True
         )
+        if self._study.metric_names is None:
+            from optuna.exceptions import ExperimentalWarning
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                self._study.set_metric_names([METRIC])
 
     # -- state ------------------------------------------------------------------------------------
     @optuna_errors()

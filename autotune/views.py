@@ -4,21 +4,59 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from autotune.doubts import doubts
 from autotune.measurement import BucketMeasurement
 from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
+from autotune.standing import references_of
 from autotune.supervisors.owner import owner_lives
 
-__all__ = ["best_trial", "main_start", "status_view", "trial_view", "trial_views"]
+__all__ = [
+    "best_trial",
+    "main_start",
+    "status_view",
+    "studies_view",
+    "trial_view",
+    "trial_views",
+    "why",
+]
 
 
 def trial_views(study: StoredStudy) -> list[dict[str, Any]]:
     """One object for each trial, in the order of their numbers."""
-    return [trial_view(trial, study.definition) for trial in study.trials]
+    buckets = len(study.definition.get("objective", {}).get("buckets", ()))
+    return [
+        {**trial_view(trial, study.definition), "why": why(trial, buckets=buckets)}
+        for trial in study.trials
+    ]
+
+
+def why(trial: StoredTrial, *, buckets: int) -> str | None:
+    """Why a trial has no usable score, or that it repeats another; None when nothing is to say.
+
+    Args:
+        buckets: Of the whole matrix.
+    """
+    start = main_start(trial)
+    said = []
+    if trial.retry_of is not None:
+        said.append(f"retry of trial {trial.retry_of}")
+    if start is None:
+        said.append("asked for, not begun")
+    elif trial.state == "pruned":
+        of = f" of {buckets}" if buckets else ""
+        said.append(
+            f"stopped after {len(start.buckets)}{of} buckets: even the optimistic end of its "
+            "interval cannot reach the best so far"
+        )
+    elif start.violations:
+        said.append("; ".join(start.violations))
+    elif start.record is not None and start.record.failure is not None:
+        said.append(start.record.failure.message)
+    return "; ".join(said) or None
 
 
 def main_start(trial: StoredTrial) -> StoredStart | None:
@@ -127,13 +165,16 @@ def best_trial(study: StoredStudy) -> StoredTrial | None:
 def status_view(study: StoredStudy) -> dict[str, Any]:
     """Where a study stands."""
     best = best_trial(study)
-    references = [
-        start
-        for trial in study.trials
-        if trial.reference
-        for start in trial.starts
-        if start.score is not None
-    ]
+    gpu_hours = (
+        sum(
+            max(0.0, s.record.ended_at_s - s.started_at_s)
+            for t in study.trials
+            for s in t.starts
+            if s.record is not None
+        )
+        * int(study.definition.get("service", {}).get("gpus_per_host", 1))
+        / 3600
+    )
     return {
         "study": study.name,
         "created_at": study.created_at_s,
@@ -141,18 +182,50 @@ def status_view(study: StoredStudy) -> dict[str, Any]:
         "starts": sum(len(trial.starts) for trial in study.trials),
         "final_starts": sum(s.role is Role.FINAL for t in study.trials for s in t.starts),
         "hosts": [
-            {"host": h.host, "taken_at": h.taken_at_s, "restored_at": h.restored_at_s}
+            {
+                "host": h.host,
+                "taken_at": h.taken_at_s,
+                "restored_at": h.restored_at_s,
+                "reference_score": _last_reference(study, h.host),
+            }
             for h in study.hosts
         ],
         "driver": {"machine": study.driver.machine, "pid": study.driver.pid}
         if study.driver and owner_lives(study.driver)
         else None,
-        "reference_score": references[-1].score.value
-        if references and references[-1].score
-        else None,
-        "best_observed": trial_view(best, study.definition) if best else None,
+        "gpu_hours": gpu_hours,
+        "best_observed": _brief(best, study.definition) if best else None,
         "verdict": study.verdict,
     }
+
+
+def studies_view(studies: Sequence[StoredStudy]) -> list[dict[str, Any]]:
+    """One object for each study of a storage, oldest first."""
+    return [
+        {
+            "study": study.name,
+            "created_at": study.created_at_s,
+            "trials": dict(Counter(trial.state for trial in study.trials)),
+            "hosts": [host.host for host in study.hosts],
+            "running": bool(study.driver and owner_lives(study.driver)),
+            "verdict": study.verdict.get("sentence") if study.verdict else None,
+        }
+        for study in studies
+    ]
+
+
+def _brief(trial: StoredTrial, definition: Mapping[str, Any]) -> dict[str, Any]:
+    """The few words about a trial that `status` says; `trials` has the rest."""
+    kept = ("number", "parameters", "score", "score_interval", "score_ratio", "host", "doubts")
+    view = trial_view(trial, definition)
+    return {key: view[key] for key in kept}
+
+
+def _last_reference(study: StoredStudy, host: str) -> float | None:
+    """Score of the host's last reference."""
+    own = references_of(study, host)
+    score = own[-1][1].score if own else None
+    return _number(score.value) if score is not None else None
 
 
 def _proved(start: StoredStart) -> bool:

@@ -6,9 +6,11 @@ Exit codes: 0 done · 1 host, storage, port or study failed · 2 the user's file
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
+from typing import Annotated
 
 import typer
 
@@ -40,9 +42,14 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 app = typer.Typer(
     name="autotune",
-    help="Tunes the speculative decoding of SGLang servers, and proves what it measured.",
+    help=(
+        "Tunes the speculative decoding of SGLang servers, and proves what it measured.\n\n"
+        "A new service: init, check, run, report, export. `autotune COMMAND --help` has an example "
+        "of each. Exit codes: 0 done, 1 a host, storage, port or study failed, 2 your file or "
+        "arguments, 130 interrupted after the restore."
+    ),
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -55,6 +62,24 @@ for module in _COMMANDS:
 app.add_typer(db.app, name="db")
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        from autotune import __version__
+
+        typer.echo(f"autotune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """What stands before a command."""
+
+
 def main() -> None:
     """Entry point of the `autotune` script."""
     logging.basicConfig(
@@ -64,9 +89,10 @@ def main() -> None:
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     try:
         with terminable():
-            code = app(standalone_mode=False) or EXIT_DONE
+            code = _called()
         if code == EXIT_INTERRUPTED:  # the command line library has taken the interrupt
             print("interrupted", file=sys.stderr)
+        sys.stdout.flush()  # a full disk is told while it can still be told
         sys.exit(code)
     except ConfigError as error:
         _say(error)
@@ -82,8 +108,39 @@ def main() -> None:
         sys.exit(EXIT_USAGE)
     except BrokenPipeError:
         # The reader of our output is gone (`autotune trials | head`): that is no failure.
-        sys.stderr.close()
+        _drop_output()
         sys.exit(EXIT_DONE)
+    except OSError as error:
+        if not _is_output(error):
+            raise
+        _drop_output()
+        print(f"autotune: the output cannot be written: {error.strerror}", file=sys.stderr)
+        sys.exit(EXIT_FAILED)
+
+
+def _called() -> int:
+    """Run the command that was typed.
+
+    Raises:
+        BrokenPipeError: The reader of its output is gone; the library makes a failure of that.
+    """
+    try:
+        return app(standalone_mode=False) or EXIT_DONE
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):
+            raise ended.__context__ from None
+        raise
+
+
+def _is_output(error: OSError) -> bool:
+    """Whether it is our own output that failed: nothing else here writes without a file name."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF)
+
+
+def _drop_output() -> None:
+    """What is left in the buffer goes nowhere, so that the interpreter does not stumble over it
+    at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(error: AutotuneError) -> None:

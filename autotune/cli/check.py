@@ -27,9 +27,11 @@ def command(
 
     Example: autotune check --study demo
     """
-    from autotune.config import load_study
+    from autotune.reading import find_study
 
-    config = load_study(study).replace_budget(trials=None, hours=None, hosts=tuple(host or ()))
+    config = find_study(study, storage).replace_budget(
+        trials=None, hours=None, hosts=tuple(host or ())
+    )
     show(config, storage, as_json=as_json, plan=False)
 
 
@@ -60,9 +62,10 @@ def show(config: StudyConfig, storage: str | None, *, as_json: bool, plan: bool)
 
 
 def _print(checked: Checked) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from autotune.cli.console import Console
 
     styles = {"ok": "green", "note": "yellow", "bad": "bold red"}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)

@@ -35,12 +35,13 @@ def command(
     Example: autotune export --study demo --format flags
     """
     from autotune import applying
-    from autotune.config import load_study
     from autotune.doubts import doubts
     from autotune.exporting import choose, rendered
-    from autotune.reading import load_stored
+    from autotune.reading import find_study, load_stored
 
-    config = load_study(study).replace_budget(trials=None, hours=None, hosts=tuple(host or ()))
+    config = find_study(study, storage).replace_budget(
+        trials=None, hours=None, hosts=tuple(host or ())
+    )
     if undo:
         applying.undo(config, say=typer.echo)
         return

@@ -12,12 +12,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rich.console import Console
 from rich.live import Live as RichLive
 from rich.table import Table
 from sqlalchemy.engine import make_url
 
 from autotune.audience import Watcher
+from autotune.cli.console import Console
 from autotune.cli.options import print_json
 from autotune.concluding import Conclusion
 from autotune.config import StudyConfig

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Host", "Json", "Storage", "Study", "print_json"]
+__all__ = ["Host", "Json", "Storage", "Study", "print_json", "rounded"]
+
+DIGITS = 6
+"""Significant digits of printed numbers: more than any measurement has."""
+CLOCK_S = 1e8
+"""Numbers above are Unix seconds, and keep their tenths."""
 
 Study = Annotated[
     str, typer.Option("--study", help="Study: a name in search_spaces/, or a path to a .toml file.")
@@ -28,5 +35,19 @@ Host = Annotated[
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output; what is not finite becomes null."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, default=str))
+    """One JSON document on standard output; floats are rounded, see `rounded`."""
+    text = json.dumps(rounded(value), indent=2, ensure_ascii=False, allow_nan=False, default=str)
+    typer.echo(text)
+
+
+def rounded(value: Any) -> Any:
+    """The same with floats of `DIGITS` significant digits, at any depth; not finite is null."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        return round(value, 1) if abs(value) > CLOCK_S else float(f"{value:.{DIGITS}g}")
+    if isinstance(value, Mapping):
+        return {key: rounded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(one) for one in value]
+    return value

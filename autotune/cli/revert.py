@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autotune.cli.options import Host
+from autotune.cli.options import Host, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,7 @@ def command(
         typer.Option("--study", help="Study: a name in search_spaces/, or a path to a .toml file."),
     ] = None,
     host: Host = None,
+    storage: Storage = None,
     unit: Annotated[
         str | None, typer.Option("--unit", help="With --host: the unit, when there is no study.")
     ] = None,
@@ -43,7 +44,7 @@ def command(
     if unit and not study and hosts:
         plans = _by_unit(hosts, unit, ssh_config or "")
     elif study and not unit:
-        plans = _by_study(study, hosts)
+        plans = _by_study(study, hosts, storage)
     else:
         raise ConfigError("say what to restore", hint="--study S, or --host H --unit U")
     for plan in plans:
@@ -51,6 +52,30 @@ def command(
             held = supervisor.revert()
         left = f"restored; it was left by {describe_owner(held)}" if held else "nothing to restore"
         typer.echo(f"{plan.host}: {left}")
+        if study:
+            _note(study, storage, plan.host)
+
+
+def _note(study: str, storage: str | None, host: str) -> None:
+    """Note in the study's database, where there is one, that the host is back."""
+    from autotune.errors import StorageError, UnknownStudy
+    from autotune.reading import study_name
+    from autotune.repository import Repository
+    from autotune.storage import open_engine, storage_url
+
+    name = study_name(study)
+    try:
+        engine = open_engine(storage_url(storage), create=False)
+    except StorageError:
+        return  # reverting needs nothing but the host
+    try:
+        repository = Repository(engine)
+        if any(h.host == host and h.restored_at_s is None for h in repository.load(name).hosts):
+            repository.host_restored(name, host)
+    except UnknownStudy:
+        return
+    finally:
+        engine.dispose()
 
 
 def _by_unit(hosts: tuple[str, ...], unit: str, ssh_config: str) -> Iterator[HostPlan]:
@@ -60,12 +85,12 @@ def _by_unit(hosts: tuple[str, ...], unit: str, ssh_config: str) -> Iterator[Hos
         yield HostPlan(name, "systemd", base_url="", port=0, unit=unit, ssh_config=ssh_config)
 
 
-def _by_study(study: str, hosts: tuple[str, ...]) -> Iterator[HostPlan]:
-    from autotune.config import load_study
+def _by_study(study: str, hosts: tuple[str, ...], storage: str | None) -> Iterator[HostPlan]:
     from autotune.errors import ConfigError
     from autotune.opening import plan_host, service_folder
+    from autotune.reading import find_study
 
-    config = load_study(study).replace_budget(trials=None, hours=None, hosts=())
+    config = find_study(study, storage).replace_budget(trials=None, hours=None, hosts=())
     own = {name.partition(":")[0] for name in config.service.hosts}
     if config.service.supervisor == "process":
         for name in hosts:

@@ -40,9 +40,11 @@ def command(
 
     Example: autotune run --study demo
     """
-    from autotune.config import load_study
+    from autotune.reading import find_study
 
-    config = load_study(study).replace_budget(trials=trials, hours=hours, hosts=tuple(host or ()))
+    config = find_study(study, storage).replace_budget(
+        trials=trials, hours=hours, hosts=tuple(host or ())
+    )
     if dry_run:
         from autotune.cli.check import show
 

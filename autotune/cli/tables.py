@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from autotune.cli.console import Console
 from autotune.cli.live import shown
 from autotune.repository import StoredStudy
 from autotune.views import trial_views
 
-__all__ = ["print_status", "print_trials"]
+__all__ = ["print_status", "print_studies", "print_trials"]
 
 
 def print_trials(study: StoredStudy) -> None:
@@ -24,28 +25,45 @@ def print_trials(study: StoredStudy) -> None:
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     for view in trial_views(study):
         interval = view["score_interval"]
-        failure = [view["failure"]["message"]] if view["failure"] else []
         table.add_row(
-            str(view["number"]) + (" ref" if view["reference"] else ""),
+            str(view["number"])
+            + (" ref" if view["reference"] else "")
+            + (f" (retry of {view['retry_of']})" if view["retry_of"] is not None else ""),
             view["state"],
-            view["host"] or "",
-            shown(view["parameters"]),
+            escape(view["host"] or ""),
+            escape(shown(view["parameters"])),
             f"{view['score']:.1f}" if view["score"] is not None else "",
             f"{interval[0]:.1f} - {interval[1]:.1f}" if interval else "",
             f"{view['score_ratio'] - 1:+.1%}" if view["score_ratio"] is not None else "",
-            "; ".join([*failure, *view["doubts"]]),
+            escape("; ".join([*([view["why"]] if view["why"] else []), *view["doubts"]])),
         )
     Console().print(table)
+
+
+def print_studies(views: list[dict[str, Any]]) -> None:
+    """One line for each study of a storage."""
+    console = Console()
+    if not views:
+        console.print("the storage holds no study yet")
+    for view in views:
+        states = ", ".join(f"{n} {state}" for state, n in sorted(view["trials"].items()))
+        doing = "running" if view["running"] else view["verdict"] or "no verdict yet"
+        console.print(f"study {view['study']}: {states or 'no trial yet'}; {doing}", markup=False)
 
 
 def print_status(view: dict[str, Any]) -> None:
     """A few lines about where a study stands."""
     console = Console()
     states = ", ".join(f"{n} {state}" for state, n in sorted(view["trials"].items())) or "none yet"
-    console.print(f"study {view['study']}: {states}; {view['starts']} server starts")
+    console.print(
+        f"study {view['study']}: {states}; {view['starts']} server starts, "
+        f"{view['gpu_hours']:.2f} GPU-hours"
+    )
     for host in view["hosts"]:
         back = "restored" if host["restored_at"] else "in use, or not restored yet"
-        console.print(f"  host {host['host']}: {back}")
+        score = host["reference_score"]
+        reference = f"; reference {score:.1f}" if score is not None else ""
+        console.print(f"  host {host['host']}: {back}{reference}", markup=False)
     if view["driver"]:
         console.print(f"  run by process {view['driver']['pid']} on {view['driver']['machine']}")
     best = view["best_observed"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from autotune.cli.options import Host, Json, Study, print_json
+from autotune.cli.options import Host, Json, Storage, Study, print_json
 
 __all__ = ["command"]
 
 
-def command(study: Study, host: Host = None, as_json: Json = False) -> None:
+def command(
+    study: Study, storage: Storage = None, host: Host = None, as_json: Json = False
+) -> None:
     """Compare the service's definition with the running process and the engine's own report.
 
     Ends with 1 when they differ. Nothing is changed.
@@ -16,16 +18,18 @@ def command(study: Study, host: Host = None, as_json: Json = False) -> None:
     """
     from dataclasses import asdict
 
-    from rich.console import Console
     from rich.table import Table
 
-    from autotune.config import load_study
+    from autotune.cli.console import Console
     from autotune.errors import NotApplied
     from autotune.hosts import open_supervisor
     from autotune.opening import plan_host
+    from autotune.reading import find_study
     from autotune.verifying import verify_host
 
-    config = load_study(study).replace_budget(trials=None, hours=None, hosts=tuple(host or ()))
+    config = find_study(study, storage).replace_budget(
+        trials=None, hours=None, hosts=tuple(host or ())
+    )
     rows = []
     for name in config.service.hosts:
         plan = plan_host(config, name)

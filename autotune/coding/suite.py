@@ -19,6 +19,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from autotune.errors import ObjectiveError
+from autotune.places import worded
 
 __all__ = [
     "Difficulty",
@@ -300,4 +301,4 @@ def _refused(place: str, error: ValidationError) -> ObjectiveError:
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(key, _TaskEntry.model_fields, n=1)
         hint = f"did you mean {near[0]!r}?" if near else ""
-    return ObjectiveError(f"{place}: key {key!r}: {first['msg']}", hint=hint)
+    return ObjectiveError(f"{place}: key {key!r}: {worded(first['msg'])}", hint=hint)

@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from autotune.report.drawing import SERIES, bars, styled, text
-from autotune.report.words import number, percent, point
+from autotune.report.words import gpu_unit, number, percent, point
 
 __all__ = [
     "accept_figure",
@@ -28,11 +28,17 @@ __all__ = [
     "timeline_figure",
 ]
 
+_HOURS_FROM_S = 2 * 3600.0
 _UNSCORED = {
     "pruned": ("diamond-open", "var(--ink-2)"),
     "failed": ("triangle-down", "var(--bad)"),
     "infeasible": ("x", "var(--bad)"),
 }
+
+
+def time_unit(span_s: float) -> tuple[float, str]:
+    """Seconds of the unit in which a span of time is drawn, and its name."""
+    return (3600.0, "hours") if span_s >= 2 * 3600 else (60.0, "minutes")
 
 
 def progress_figure(starts: pd.DataFrame) -> go.Figure:
@@ -41,6 +47,8 @@ def progress_figure(starts: pd.DataFrame) -> go.Figure:
     Args:
         starts: `starts_frame`, without final rounds.
     """
+    unit, unit_name = gpu_unit(float(starts["spent_gpu_hours"].max()))
+    starts = starts.assign(spent=starts["spent_gpu_hours"] / unit)
     unscored = starts[starts["score_ratio"].isna() & starts["state"].isin(list(_UNSCORED))]
     rows = 2 if len(unscored) else 1
     figure = make_subplots(
@@ -54,10 +62,10 @@ def progress_figure(starts: pd.DataFrame) -> go.Figure:
     search = scored[~scored["reference"].astype(bool)]
     complete = search[search["state"] == "complete"]
     if len(complete):
-        best = complete.sort_values("spent_gpu_hours")
+        best = complete.sort_values("spent")
         figure.add_trace(
             go.Scatter(
-                x=best["spent_gpu_hours"].tolist(),
+                x=best["spent"].tolist(),
                 y=best["score_ratio"].astype(float).cummax().tolist(),
                 mode="lines",
                 line={"shape": "hv", "color": "var(--accent)", "width": 2},
@@ -75,13 +83,13 @@ def progress_figure(starts: pd.DataFrame) -> go.Figure:
     )
     for name, group, symbol, colour in groups:
         if len(group):
-            figure.add_trace(_observed(name, group, symbol, colour), row=1, col=1)
+            figure.add_trace(_observed(name, group, symbol, colour, unit_name), row=1, col=1)
     for state, (symbol, colour) in _UNSCORED.items():
         group = unscored[unscored["state"] == state]
         if len(group):
             figure.add_trace(
                 go.Scatter(
-                    x=group["spent_gpu_hours"].tolist(),
+                    x=group["spent"].tolist(),
                     y=[state] * len(group),
                     mode="markers",
                     marker={"symbol": symbol, "size": 10, "color": colour},
@@ -92,7 +100,7 @@ def progress_figure(starts: pd.DataFrame) -> go.Figure:
                             group["trial"], map(point, group["parameters"]), strict=True
                         )
                     ],
-                    hovertemplate="%{text}<br>after %{x:.2f} GPU-hours<extra></extra>",
+                    hovertemplate="%{text}<br>after %{x:.2f} " + unit_name + "<extra></extra>",
                 ),
                 row=2,
                 col=1,
@@ -100,15 +108,17 @@ def progress_figure(starts: pd.DataFrame) -> go.Figure:
     figure.add_hline(y=1, line={"color": "var(--ink)", "width": 1, "dash": "dash"}, row=1, col=1)
     styled(figure, height=420 if rows == 2 else 360)
     figure.update_yaxes(title_text="score / reference", tickformat=".2f", row=1, col=1)
-    figure.update_xaxes(title_text="GPU-hours spent", row=rows, col=1, rangemode="tozero")
+    figure.update_xaxes(title_text=f"{unit_name} spent", row=rows, col=1, rangemode="tozero")
     if rows == 2:
         figure.update_yaxes(type="category", row=2, col=1)
     return figure
 
 
-def _observed(name: str, group: pd.DataFrame, symbol: str, colour: str) -> go.Scatter:
+def _observed(
+    name: str, group: pd.DataFrame, symbol: str, colour: str, unit_name: str
+) -> go.Scatter:
     return go.Scatter(
-        x=group["spent_gpu_hours"].tolist(),
+        x=group["spent"].tolist(),
         y=group["score_ratio"].tolist(),
         error_y={**bars(group["ratio_low"], group["score_ratio"], group["ratio_high"]),
                  "color": colour},
@@ -119,7 +129,7 @@ def _observed(name: str, group: pd.DataFrame, symbol: str, colour: str) -> go.Sc
             f"trial {trial}: {text(point(parameters))}"
             for trial, parameters in zip(group["trial"], group["parameters"], strict=True)
         ],
-        hovertemplate="%{text}<br>%{y:.3f} after %{x:.2f} GPU-hours<extra></extra>",
+        hovertemplate="%{text}<br>%{y:.3f} after %{x:.2f} " + unit_name + "<extra></extra>",
     )  # fmt: skip
 
 
@@ -290,15 +300,16 @@ def finalists_figure(finalists: Sequence[Mapping[str, Any]], rounds: pd.DataFram
 
 
 def timeline_figure(starts: pd.DataFrame, *, origin_s: float) -> go.Figure:
-    """Stop, load and measurement of each start, one line a host, hours since `origin_s`."""
+    """Stop, load and measurement of each start, one line a host, time since `origin_s`."""
     figure = go.Figure()
-    begun = (starts["started_at_s"].astype(float) - origin_s) / 3600
+    unit_s, unit = time_unit(float(starts["ended_at_s"].astype(float).max()) - origin_s)
+    begun = (starts["started_at_s"].astype(float) - origin_s) / unit_s
     for name, column, colour, shape in (
         ("stop", "stop_s", "var(--ink-2)", ""),
         ("load", "load_s", "var(--load)", "/"),
         ("measure", "measure_s", "var(--accent)", ""),
     ):
-        length = starts[column].astype(float).fillna(0.0) / 3600
+        length = starts[column].astype(float).fillna(0.0) / unit_s
         figure.add_trace(
             go.Bar(
                 orientation="h",
@@ -315,14 +326,14 @@ def timeline_figure(starts: pd.DataFrame, *, origin_s: float) -> go.Figure:
                 },
                 text=[f"trial {trial}" for trial in starts["trial"]],
                 textposition="none",
-                customdata=(length * 60).tolist(),
+                customdata=(length * unit_s / 60).tolist(),
                 hovertemplate="%{text}, " + name + ": %{customdata:.1f} min<extra></extra>",
             )
         )  # fmt: skip
         begun = begun + length
     styled(figure, height=130 + 44 * starts["host"].nunique())
     figure.update_layout(barmode="overlay")
-    figure.update_xaxes(title_text="hours since the first start")
+    figure.update_xaxes(title_text=f"{unit} since the first start")
     figure.update_yaxes(type="category", autorange="reversed", showgrid=False)
     return figure
 
@@ -330,23 +341,25 @@ def timeline_figure(starts: pd.DataFrame, *, origin_s: float) -> go.Figure:
 def drift_figure(references: pd.DataFrame, *, origin_s: float) -> go.Figure:
     """Each host's reference score over time, as a ratio to its first."""
     figure = go.Figure()
+    span_s = float(references["started_at_s"].astype(float).max()) - origin_s
+    unit_s, unit = time_unit(span_s)
     for position, (host, group) in enumerate(references.groupby("host", sort=True)):
         symbol, colour = SERIES[position % len(SERIES)]
         ordered = group.sort_values("started_at_s")
         first = float(ordered["score"].iloc[0])
         figure.add_trace(
             go.Scatter(
-                x=((ordered["started_at_s"].astype(float) - origin_s) / 3600).tolist(),
+                x=((ordered["started_at_s"].astype(float) - origin_s) / unit_s).tolist(),
                 y=(ordered["score"].astype(float) / first).tolist(),
                 mode="lines+markers",
                 line={"color": colour, "width": 1.5},
                 marker={"symbol": symbol, "size": 8, "color": colour},
                 name=text(host),
-                hovertemplate="%{y:.3f} after %{x:.2f} h<extra></extra>",
+                hovertemplate="%{y:.3f} after %{x:.2f} " + unit + "<extra></extra>",
             )
         )
     figure.add_hline(y=1, line={"color": "var(--ink)", "width": 1, "dash": "dash"})
     styled(figure, height=280)
-    figure.update_xaxes(title_text="hours since the first start")
+    figure.update_xaxes(title_text=f"{unit} since the first start")
     figure.update_yaxes(title_text="reference / its first", tickformat=".3f")
     return figure

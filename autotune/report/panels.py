@@ -12,7 +12,17 @@ import plotly.graph_objects as go
 from autotune.report import figures
 from autotune.report.frames import parameter_names
 from autotune.report.tables import Table, bounds, or_none, table, trials_table
-from autotune.report.words import clock, count, duration, listed, number, percent, plain, point
+from autotune.report.words import (
+    clock,
+    count,
+    duration,
+    gpu_time,
+    listed,
+    number,
+    percent,
+    plain,
+    point,
+)
 from autotune.repository import Role, StoredStudy, StoredTrial
 
 __all__ = [
@@ -61,7 +71,7 @@ def progress_panel(starts: pd.DataFrame, names: Sequence[str]) -> Panel | None:
         best = complete.iloc[int(complete["score_ratio"].astype(float).argmax())]
         words.append(
             f"The highest observed is trial {best['trial']} at {number(best['score_ratio'], 3)}, "
-            f"known after {number(best['spent_gpu_hours'], 2)} GPU-hours. The best of many noisy "
+            f"known after {gpu_time(best['spent_gpu_hours'])}. The best of many noisy "
             "numbers overstates, so it is not the result: the final rounds are."
         )
     else:
@@ -75,7 +85,7 @@ def progress_panel(starts: pd.DataFrame, names: Sequence[str]) -> Panel | None:
         )
     return Panel(
         "progress",
-        "Best so far over GPU-hours",
+        "Best so far over GPU time",
         " ".join(words),
         figures.progress_figure(search),
         trials_table(search, names),

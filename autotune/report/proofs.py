@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
+from autotune.measurement import BucketMeasurement
 from autotune.report.words import clock, count, listed, plain
 from autotune.repository import Role, StoredTrial
 
@@ -79,7 +82,7 @@ def shown_proof(trial: StoredTrial | None, proof: pd.DataFrame) -> ProofShown | 
         f"before anything is measured. Of trial {trial.number}, {whole}. Below is its {role}.",
         links=tuple(
             LinkShown(
-                link=plain(str(one["link"])),
+                link=plain(label),
                 witness=_witness(str(one["link"])),
                 wanted=plain(str(one["wanted"])),
                 wanted_short=plain(str(one["wanted"]), most=SHORT),
@@ -89,9 +92,25 @@ def shown_proof(trial: StoredTrial | None, proof: pd.DataFrame) -> ProofShown | 
                 at=clock(one["at_s"]),
                 raw=plain(str(one["raw"])),
             )
-            for one in links.to_dict("records")
+            for label, one in _labelled(links.to_dict("records"), trial.starts[chosen].buckets)
         ),
     )
+
+
+def _labelled(
+    links: Sequence[Mapping[Hashable, Any]], buckets: Sequence[BucketMeasurement]
+) -> Iterator[tuple[str, Mapping[Hashable, Any]]]:
+    """Each link with its name; a server is asked for one answer when it is ready and another after
+    each bucket, and these say after which."""
+    after = iter(buckets)
+    asked = 0
+    for link in links:
+        name = str(link["link"])
+        if name == "generation":
+            bucket = next(after, None) if asked else None
+            asked += 1
+            name = f"{name} after bucket {bucket.key}" if bucket else name
+        yield name, link
 
 
 def _witness(link: str) -> str:

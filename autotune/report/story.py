@@ -11,8 +11,19 @@ from typing import Any
 from autotune.doubts import doubts
 from autotune.measurement import BucketQuality
 from autotune.report.frames import start_gpu_hours, state_of
-from autotune.report.words import count, duration, listed, number, percent, plain, point
+from autotune.report.words import (
+    count,
+    duration,
+    gpu_unit,
+    listed,
+    number,
+    percent,
+    plain,
+    point,
+    share,
+)
 from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
+from autotune.standing import references_of
 from autotune.verdict import VerdictKind
 from autotune.views import best_trial
 
@@ -32,6 +43,8 @@ __all__ = [
 LOG_LINES = 60
 """Log lines shown for one start, the last ones: the deciding line is near the end."""
 LINE_CHARS = 600
+DRIFT = 0.02
+"""Movement of a reference that a reader should know, as a share of its first score."""
 EXAMPLES = 5
 """Starts of one class of failure whose log lines are shown; all are counted and named."""
 
@@ -39,6 +52,28 @@ _FAULTS = {
     "infeasible": "The parameters' fault: the server refused them or died under them.",
     "failed": "Not the parameters' fault: the machine's or nobody's, so no value was told.",
 }
+_KINDS = {
+    "ServerStartError": "The server refused the settings or died while it started",
+    "ServerCrashed": "The server died under load",
+    "OutputCorrupted": "The output was corrupted",
+    "SettingsNotApplied": "A setting that was asked for did not run",
+    "LimitViolated": "A limit of the objective was broken",
+    "NotReady": "The server was not ready in time, and nothing says why",
+    "InvocationChanged": "The server was restarted by somebody else",
+    "FingerprintMismatch": "The server was not the one that the reference was measured on",
+    "InvalidBucket": "A bucket was measured and cannot be believed",
+    "TooFewRequests": "Too few requests ended in a bucket",
+    "ErrorRateTooHigh": "Too many requests of a bucket failed",
+    "NotSteady": "Throughput did not settle",
+    "HostBusy": "Port, GPU or lease were held by somebody else",
+    "ConnectError": "The host could not be reached",
+    "CommandError": "A command on the host failed",
+    "CommandTimeout": "A command on the host did not end in time",
+    "UnitError": "The unit was not in the state that was needed",
+    "LeaseLost": "The lease of the host was lost",
+    "DropInConflict": "Somebody else changed the unit",
+}
+"""A class of failure in words, by the name of its error."""
 _MARKS = {
     BucketQuality.CLIENT_BOTTLENECK: "the load generator was the bottleneck, not the server",
     BucketQuality.NOT_STEADY: "throughput had not settled when the windows began",
@@ -92,10 +127,12 @@ class FailureClass:
     """Starts that failed in the same way.
 
     Attributes:
+        title: The class in words.
         examples: (title, message, log lines) of the first few.
     """
 
     kind: str
+    title: str
     state: str
     link: str
     fault: str
@@ -260,8 +297,8 @@ def brief(study: StoredStudy) -> tuple[tuple[str, str, str], ...]:
             f"{references} of the reference, {finals} in the final rounds",
         ),
         (
-            "GPU-hours",
-            number(gpu_hours, 1 if gpu_hours >= 10 else 2),
+            gpu_unit(gpu_hours)[1],
+            number(gpu_hours / gpu_unit(gpu_hours)[0], 1),
             f"{count(gpus, 'GPU')} a host, from stop to last answer",
         ),
         ("Hosts", str(len(study.hosts)), listed(plain(h.host) for h in study.hosts) or "none yet"),
@@ -288,6 +325,7 @@ def failure_classes(study: StoredStudy) -> tuple[FailureClass, ...]:
     classes = [
         FailureClass(
             kind=plain(kind),
+            title=_KINDS.get(kind, plain(kind)),
             state=state,
             link=plain(link),
             fault=_FAULTS.get(state, ""),
@@ -360,7 +398,8 @@ def caveats(study: StoredStudy) -> tuple[str, ...]:
     if away:
         found.append(f"Not recorded as restored when this was written: {listed(away)}.")
     found.extend(_doubtful(study))
-    found.extend(_marked(study))
+    found.extend(_marked(study, simulated="autotune.testing" in words))
+    found.extend(_drifted(study))
     found.append(
         "A score interval of the search comes from the windows of one start; what differs from "
         "start to start is only in the interval of the final rounds."
@@ -377,11 +416,35 @@ def _doubtful(study: StoredStudy) -> list[str]:
     return [f"{_sentence(doubt)} In trial {listed(found)}." for doubt, found in trials.items()]
 
 
-def _marked(study: StoredStudy) -> list[str]:
+def _drifted(study: StoredStudy) -> list[str]:
+    """Hosts whose reference moved by more than `DRIFT` from its first."""
+    found = []
+    for host in study.hosts:
+        scores = [s.score.value for _, s in references_of(study, host.host) if s.score is not None]
+        moved = max((one / scores[0] for one in scores), key=lambda r: abs(r - 1), default=1.0)
+        if abs(moved - 1) > DRIFT:
+            found.append(
+                f"The deployed configuration itself moved by {percent(moved)} on "
+                f"{plain(host.host)} during the study. Ratios use the host's last reference; "
+                "differences that are not much larger need the final rounds to be believed."
+            )
+    return found
+
+
+def _marked(study: StoredStudy, *, simulated: bool) -> list[str]:
     buckets = [b for trial in study.trials for start in trial.starts for b in start.buckets]
     marks = Counter(mark for bucket in buckets for mark in bucket.marks)
+    measure = study.definition.get("objective", {}).get("measure", {})
+    words = dict(_MARKS)
+    if {"target_half_width", "most_windows"} <= measure.keys():
+        words[BucketQuality.WIDE_INTERVAL] = (
+            f"the 95 % interval was still wider than ±{share(measure['target_half_width'])} when "
+            f"all {measure['most_windows']} windows were spent; a larger most_windows narrows it"
+        )
+    if simulated:  # its windows are short on purpose
+        marks.pop(BucketQuality.WIDE_INTERVAL, None)
     return [
-        f"In {n} of {count(len(buckets), 'measured bucket')} {_MARKS[mark]} ({mark})."
+        f"In {n} of {count(len(buckets), 'measured bucket')} {words[mark]} ({mark})."
         for mark, n in marks.most_common()
     ]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from autotune.report.words import number, plain
+from autotune.report.words import gpu_unit, number, plain
 from autotune.repository import Role
 
 __all__ = ["Table", "bounds", "coding_table", "or_none", "table", "trials_table"]
@@ -33,6 +33,7 @@ def table(
 
 def trials_table(starts: pd.DataFrame, names: Sequence[str]) -> Table:
     """Every start, final rounds too."""
+    unit, unit_name = gpu_unit(float(starts["spent_gpu_hours"].max()))
     rows = [
         (
             str(one["trial"]),
@@ -43,13 +44,13 @@ def trials_table(starts: pd.DataFrame, names: Sequence[str]) -> Table:
             number(one["score"]),
             number(one["score_ratio"], 3),
             bounds(one["ratio_low"], one["ratio_high"], 3),
-            number(one["spent_gpu_hours"], 2),
+            number(one["spent_gpu_hours"] / unit, 2),
         )
         for one in starts.to_dict("records")
     ]
     columns = (
         *("Trial", "Start for", "Host", *map(plain, names), "State", "Score", "Ratio"),
-        *("95 % interval", "GPU-hours spent"),
+        *("95 % interval", f"{unit_name} spent"),
     )
     first = 3
     return table(

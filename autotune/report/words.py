@@ -8,7 +8,19 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["clock", "count", "duration", "listed", "number", "percent", "plain", "point", "share"]
+__all__ = [
+    "clock",
+    "count",
+    "duration",
+    "gpu_time",
+    "gpu_unit",
+    "listed",
+    "number",
+    "percent",
+    "plain",
+    "point",
+    "share",
+]
 
 NOTHING = "–"
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
@@ -59,6 +71,17 @@ def duration(seconds: float | None) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def gpu_unit(gpu_hours: float) -> tuple[float, str]:
+    """GPU-hours of the unit in which an amount is told, and its name."""
+    return (1.0, "GPU-hours") if gpu_hours >= 1 else (1 / 60, "GPU-minutes")
+
+
+def gpu_time(gpu_hours: float) -> str:
+    """`12.3 GPU-hours`, `4.1 GPU-minutes`."""
+    unit, name = gpu_unit(gpu_hours)
+    return f"{number(gpu_hours / unit, 1)} {name}"
 
 
 def clock(at_s: float | None) -> str:

@@ -191,9 +191,24 @@ def test_a_deployed_value_that_does_not_run_shows_both() -> None:
         assert word in caught.value.message
 
 
-def test_a_flag_that_does_not_run_is_shown_as_none() -> None:
+@pytest.mark.parametrize("chosen", [None, 7])
+def test_a_flag_that_does_not_run_is_shown_as_none(chosen: int | None) -> None:
+    told = ServerInfo({**INFO.flat, "speculative_ddtree_budget": chosen})
+    with pytest.raises(StudyError, match=r"deployed = 8, but gpu-a runs none") as refused:
+        recipe_of(an_original(*COMMAND[:5], *COMMAND[7:]), info=told)
+    assert ("the engine chose 7" in refused.value.message) == (chosen is not None)
+
+
+def test_a_value_that_the_engine_chose_itself_is_deployed() -> None:
+    """The unit leaves the flag out, and the engine's own choice is what the definition says."""
+    told = ServerInfo({**INFO.flat, "speculative_ddtree_budget": 8})
+    recipe = recipe_of(an_original(*COMMAND[:5], *COMMAND[7:]), info=told)
+    assert recipe.reference.texts() == (*COMMAND[:5], *COMMAND[7:])
+
+
+def test_nobody_knows_a_choice_of_an_engine_that_does_not_answer() -> None:
     with pytest.raises(StudyError, match=r"deployed = 8, but gpu-a runs none"):
-        recipe_of(an_original(*COMMAND[:5], *COMMAND[7:]))
+        recipe_of(an_original(*COMMAND[:5], *COMMAND[7:]), info=None)
 
 
 def test_a_window_that_runs_although_deployed_is_none() -> None:

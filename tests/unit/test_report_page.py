@@ -236,7 +236,11 @@ def test_a_study_in_which_nothing_completed_says_the_common_reason_first() -> No
         "Nothing could be measured: all 3 starts failed for the same reason: link 'argv' is broken"
         in page.words
     )
-    assert page.titles()[1:4] == ["Verdict", "Failures", "SettingsNotApplied, link “argv”"]
+    assert page.titles()[1:4] == [
+        "Verdict",
+        "Failures",
+        "A setting that was asked for did not run, link “argv”",
+    ]
     assert "torch.OutOfMemoryError" in page.words
 
 
