@@ -21,6 +21,8 @@ LOOK_S = 1.0
 # until nothing has come for QUIET_S.
 LAST_WORDS_S = 3.0
 QUIET_S = 0.6
+# The same once the service manager has told the end of the main process: what it wrote came before.
+QUIET_AFTER_END_S = 0.3
 
 
 class Watch:
@@ -147,16 +149,18 @@ class Watch:
         """Read the last words, then decide whose fault it is."""
         end = self._clock() + LAST_WORDS_S
         heard = self._clock()
-        identity = self._supervisor.identity()
+        identity: Identity | None = None
         while self._clock() < end:
-            line = self._follower.read(READ_S)
+            line = self._follower.read(READ_S / 2)
+            quiet_s = QUIET_S if self.log.ending is None else QUIET_AFTER_END_S
             if line is not None:
                 self.log.feed(line)
                 heard = self._clock()
-            elif self._clock() - heard >= QUIET_S:
+            elif self._clock() - heard >= quiet_s:
                 identity = self._supervisor.identity()
                 if self.log.closed or not self._same(identity):
                     break
+        identity = identity or self._supervisor.identity()
         found = classify(self.log, identity, phase=phase, tuned_flags=self._tuned_flags)
         if found is not None:
             return found

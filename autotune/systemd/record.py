@@ -1,7 +1,8 @@
 """What is written down of a unit before the first change, on the host and for other processes.
 
 The environment of the running process is left out: it may hold secrets and is not needed to go
-back.
+back.  Of the variables that the unit sets those whose names speak of a secret are left out; the
+others are needed to find flags in them when a killed tuner's study goes on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from autotune.errors import UnitError
+from autotune.sglang.masking import is_secret_name
 from autotune.supervisors.base import Launch, Original, Passage, Word
 from autotune.systemd.facts import ExecCommand
 
@@ -51,6 +53,7 @@ class UnitRecord:
             "from_files": list(self.from_files),
             "passage": asdict(original.launch.passage),
             "planned_argv": list(original.planned_argv),
+            "environ": {k: v for k, v in original.environ.items() if not is_secret_name(k)},
         }
 
     @classmethod
@@ -76,6 +79,7 @@ class UnitRecord:
                 fragment=stored["fragment"],
                 taken_at_s=stored["taken_at_s"],
                 planned_argv=tuple(stored["planned_argv"]),
+                environ=dict(stored["environ"]),
             )
             command = ExecCommand(
                 stored["path"], tuple(stored["exec_argv"]), frozenset(stored["flags"])

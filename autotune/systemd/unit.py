@@ -86,9 +86,20 @@ class UnitFacts:
         return dict(zip(paths, hashes, strict=True))
 
     def environment(self) -> UnitEnvironment:
-        """The variables that the unit sets."""
+        """The variables that the unit sets.
+
+        Raises:
+            UnitRefused: A file is given by a pattern, so nobody knows which files count next time.
+        """
         names = ["Environment", "EnvironmentFiles", "UnsetEnvironment"]
         found = self.properties("Service", names)
+        for path, _ in found["EnvironmentFiles"]:
+            if set(path) & set("*?["):
+                raise UnitRefused(
+                    f"{self._connector.host}: {self._unit}: EnvironmentFile={path} is a pattern: "
+                    "which files it means may change between two starts",
+                    hint="name each file",
+                )
         texts = self.texts([path for path, _ in found["EnvironmentFiles"]])
         return unit_environment(
             found["Environment"],

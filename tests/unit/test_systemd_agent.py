@@ -20,7 +20,7 @@ from autotune.errors import (
 )
 from autotune.remote.command import Words, shown
 from autotune.remote.connector import Completed
-from autotune.supervisors.base import Launch, Original, Owner, Word
+from autotune.supervisors.base import Launch, Original, Owner, Passage, Word
 from autotune.systemd.agent import (
     Agent,
     agent_script,
@@ -233,7 +233,7 @@ def test_sudo_that_refuses_names_the_lines() -> None:
 
 def test_records_come_back_without_the_environment() -> None:
     original = Original(
-        launch=Launch((Word("/bin/x"), Word("$A"))),
+        launch=Launch((Word("/bin/x"), Word("$A")), passage=Passage(("/bin/sh",), 1)),
         live_argv=("/bin/x", "a\udcff"),
         live_environ={"API_KEY": "s3cret"},
         active=True,
@@ -241,6 +241,8 @@ def test_records_come_back_without_the_environment() -> None:
         files={"/etc/x": "00"},
         fragment="[Service]\n",
         taken_at_s=1.5,
+        planned_argv=("/bin/sh", "a"),
+        environ={"A": "a", "API_KEY": "s3cret"},
     )
     command = ExecCommand("/bin/x", ("/bin/x", "$A"), frozenset({"privileged"}))
     text = json.dumps(UnitRecord(original, command, "cgroup").to_json())
@@ -249,5 +251,8 @@ def test_records_come_back_without_the_environment() -> None:
     assert back.command == command
     assert back.original.live_environ == {}
     assert back.original.live_argv == original.live_argv
+    assert back.original.planned_argv == original.planned_argv
+    assert back.original.launch == original.launch
+    assert back.original.environ == {"A": "a"}
     with pytest.raises(UnitError, match="record"):
         UnitRecord.from_json({"argv": 3})
