@@ -122,7 +122,7 @@ def test_a_host_that_cannot_be_reached(
         ),
         (
             {"deployed": "deployed = 16"},
-            r"parameters\.budget: deployed = 16, but gpu-a runs 8",
+            r"parameters\.budget: deployed = 16, but gpu-a runs 8 \(--speculative-ddtree-budget\)",
             "deploy",
         ),
         (
