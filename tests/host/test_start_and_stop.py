@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import HostBusy
+from autotune.errors import CommandError, HostBusy
 from autotune.supervisors.base import Launch, LogSource, Word
+from autotune.systemd.agent import sudoers_lines
 from autotune.testing.supervisor_contract import (
     PATIENCE_S,
     claimed,
@@ -18,7 +19,7 @@ from autotune.testing.supervisor_contract import (
     run,
     until_ready,
 )
-from tests.host.test_systemd_supervisor import SystemdService, install
+from tests.host.test_systemd_supervisor import UNIT, SystemdService, install
 from tests.testhost import SystemdHost
 
 LOG = "/var/log/tiny.log"
@@ -177,3 +178,20 @@ def test_a_lease_is_reverted_by_another_user(host: SystemdHost) -> None:
         assert process is not None
         assert process.argv == original.live_argv
         supervisor.restore(lease)
+
+
+def test_each_sudo_line_is_needed_and_none_beside_them(service: SystemdService) -> None:
+    """All three together are enough for the whole contract (`TestUnprivileged`)."""
+    host = service.host
+    lines = sudoers_lines(UNIT, host.limited_user)
+    for without in lines:
+        host.run("rm -rf /run/autotune")
+        kept = [line for line in lines if line != without]
+        host.write("/etc/sudoers.d/autotune", "\n".join(kept) + "\n", mode=0o440)
+        limited = SystemdService(host, user=host.limited_user)
+        with limited.open() as supervisor, pytest.raises(CommandError, match="sudoers needs") as no:
+            supervisor.original()
+        assert without in no.value.hint
+    host.write("/etc/sudoers.d/autotune", "\n".join(lines) + "\n", mode=0o440)
+    refused = host.run(f"runuser -u {host.limited_user} -- sudo -n true", check=False)
+    assert refused.returncode != 0
