@@ -24,6 +24,7 @@ from itertools import pairwise
 from autotune.errors import UnitRefused
 from autotune.passage import read_words
 from autotune.sglang.flags import first_argument, get_flag
+from autotune.sglang.masking import masked_words
 from autotune.supervisors.base import Original, Word
 from autotune.systemd.expand import split_words
 
@@ -115,6 +116,12 @@ def _written_out(
         carried = tuple(Word(text, ours=True) for text in inside)
         # The first word of a command line is a program: flags are looked for behind it.
         if any(_has((Word("program"), *carried), flag, known) for flag in flags):
+            if masked_words(inside) != tuple(inside):
+                raise UnitRefused(
+                    f"{word.text} holds a key beside a tuned flag, and a drop-in with its words "
+                    "could be read by everybody",
+                    hint="give the key by a variable of its own",
+                )
             result.extend(carried)
         else:
             _refuse_one_argument(word, flags, environ)

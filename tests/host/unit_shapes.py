@@ -45,8 +45,8 @@ FIRST_PORT = 31000
 
 INFO = ServerInfo(
     {
-        "speculative_ddtree_budget": 8,
-        "speculative_ddtree_topk_cap": 4,
+        "speculative_ddtree_budget": None,
+        "speculative_ddtree_topk_cap": None,
         "speculative_draft_window_size": None,
         "weight_version": "default",
         "random_seed": 1,
@@ -54,6 +54,9 @@ INFO = ServerInfo(
         "port": 30000,
     }
 )
+
+
+"""An engine that names its settings and has chosen none by itself."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,10 @@ from tests.scripted import COMMAND, DEPLOYED, a_space, an_original
 
 FLAGS = COMMAND[5:]
 HEAD = COMMAND[:5]
-INFO = ServerInfo({"speculative_ddtree_budget": 8, "speculative_ddtree_topk_cap": 4, "port": 1})
+INFO = ServerInfo(
+    {"speculative_ddtree_budget": None, "speculative_ddtree_topk_cap": None, "port": 1}
+)
+"""An engine that names its settings and has chosen none by itself."""
 
 
 def recipe_of(original: Original, info: ServerInfo | None = INFO) -> Recipe:
@@ -43,6 +46,12 @@ def test_a_variable_without_our_flags_stays_a_variable() -> None:
     original = an_original(*COMMAND, "$ARGS", live=(*COMMAND, "--tp", "8"))
     launch = recipe_of(replace(original, environ={"ARGS": "--tp 8"})).launch(DEPLOYED, None)
     assert launch.argv[-1] == Word("$ARGS")
+
+
+def test_a_key_beside_a_tuned_flag_is_not_written_into_a_drop_in() -> None:
+    with pytest.raises(UnitRefused, match="holds a key beside a tuned flag") as seen:
+        recipe_of(with_variable("$ARGS", " ".join((*FLAGS, "--api-key k-1234567890"))))
+    assert "1234567890" not in str(seen.value)
 
 
 def test_several_flags_in_one_argument_are_refused() -> None:
