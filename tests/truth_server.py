@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
+_CHUNK = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "truth"}
 _WORD = re.compile(r"\w{1,4}|[^\w\s]|\n+")
 
 
@@ -55,6 +56,9 @@ class Behaviour:
     Attributes:
         tokens_per_chunk: Cycled within a request.
         fault_every: Every n-th generation has the fault, the first one not when n > 1.
+        lengths: Share of the asked tokens after which a request ends; cycled over requests.
+        separators: Whether texts hold U+2028, which is no line end.
+        slower_by_s: Added to the gap of every chunk for each second since the server began.
         miscount: Added to the server's own counter of output tokens for each request.
         cached_tokens: Reported for each request; None leaves the field out.
     """
@@ -62,6 +66,9 @@ class Behaviour:
     ttft_s: float = 0.004
     gap_s: float = 0.002
     tokens_per_chunk: tuple[int, ...] = (4,)
+    lengths: tuple[float, ...] = (1.0,)
+    separators: bool = False
+    slower_by_s: float = 0.0
     usage: UsageStyle = UsageStyle.LIVE
     fault: Fault | None = None
     fault_every: int = 1
@@ -104,6 +111,7 @@ class TruthServer:
         self.record = Record()
         self.port = 0
         self._ready = threading.Event()
+        self._began_s = time.perf_counter()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -196,7 +204,7 @@ class TruthServer:
         record.peak = max(record.peak, record.in_flight)
         record.generations += 1
         record.bodies.append(body)
-        prompt = body["prompt"] if "prompt" in body else body["messages"][0]["content"]
+        prompt = _prompt(body)
         record.prompts.append(prompt)
         number = record.generations
         faulty = behaviour.fault_every == 1 or number % behaviour.fault_every == 0
@@ -217,7 +225,7 @@ class TruthServer:
     async def _whole(
         self, body: Mapping[str, Any], writer: asyncio.StreamWriter, prompt_tokens: int
     ) -> bool:
-        tokens = int(body["max_tokens"])
+        tokens = _asked(body)
         self._ended(tokens, tokens)
         name = "reasoning_content" if self.behaviour.reasoning else "content"
         choice = {"message": {name: "x" * tokens}, "text": "x" * tokens, "finish_reason": "length"}
@@ -243,7 +251,9 @@ class TruthServer:
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
             b"transfer-encoding: chunked\r\n\r\n"
         )
-        wanted, sent, steps = int(body["max_tokens"]), 0, 0
+        length = behaviour.lengths[record.generations % len(behaviour.lengths)]
+        wanted, sent, steps = max(1, round(_asked(body) * length)), 0, 0
+        gap_s = behaviour.gap_s + behaviour.slower_by_s * (arrived_s - self._began_s)
         first_s = last_s = arrived_s
         details = (
             {"prompt_tokens_details": {"cached_tokens": behaviour.cached_tokens}}
@@ -254,15 +264,16 @@ class TruthServer:
         sizes = itertools.cycle(behaviour.tokens_per_chunk)
         _event(writer, {"choices": [{"delta": {"role": "assistant", "content": ""}}]})
         while sent < wanted:
-            due_s = arrived_s + behaviour.ttft_s + steps * behaviour.gap_s
+            due_s = arrived_s + behaviour.ttft_s + steps * gap_s
             await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
             if fault is Fault.SILENT:
                 await self._stop.wait()
             fresh = min(next(sizes), wanted - sent)
             sent, steps = sent + fresh, steps + 1
             usage = {"prompt_tokens": prompt_tokens, "completion_tokens": sent, **details}
-            text = "x" * fresh
-            chunk: dict[str, Any] = {"choices": [{"delta": {name: text}, "text": text}]}
+            text = ("\u2028" if behaviour.separators else "x") * fresh
+            choice = {"index": 0, "delta": {name: text}, "text": text, "finish_reason": None}
+            chunk: dict[str, Any] = {**_CHUNK, "choices": [choice]}
             if behaviour.usage is not UsageStyle.END and fault is not Fault.NO_USAGE:
                 chunk["usage"] = usage
             _event(writer, chunk)
@@ -278,14 +289,15 @@ class TruthServer:
             if steps == 2 and fault is not None and fault is not Fault.NO_USAGE:
                 return await self._break(writer, fault)
         reason = "abort" if fault is Fault.ABORTED else "length"
-        _event(writer, {"choices": [{"delta": {}, "finish_reason": reason}]})
+        end = {"index": 0, "delta": {}, "finish_reason": reason}
+        _event(writer, {**_CHUNK, "choices": [end]})
         self._ended(sent, steps)
         record.ttft_s.append(first_s - arrived_s)
         if sent > 1:
             record.tpot_s.append((last_s - first_s) / (sent - 1))
         if fault is not Fault.NO_USAGE:
             for _ in range(2 if behaviour.usage is UsageStyle.TWICE else 1):
-                _event(writer, {"choices": [], "usage": usage})
+                _event(writer, {**_CHUNK, "choices": [], "usage": usage})
         _chunk(writer, b"data: [DONE]\n\n")
         _chunk(writer, b"")
         await writer.drain()
@@ -311,6 +323,17 @@ class TruthServer:
         return True
 
 
+def _asked(body: Mapping[str, Any]) -> int:
+    """Tokens asked for, under the old name or the new."""
+    return int(body.get("max_tokens") or body["max_completion_tokens"])
+
+
+def _prompt(body: Mapping[str, Any]) -> str:
+    """The text of a prompt, whole or in parts."""
+    prompt = body["prompt"] if "prompt" in body else body["messages"][0]["content"]
+    return prompt if isinstance(prompt, str) else "".join(part.get("text", "") for part in prompt)
+
+
 def count(text: str) -> int:
     """The server's tokenizer: up to four letters, a sign, or line ends."""
     return len(_WORD.findall(text))
@@ -322,7 +345,7 @@ def _plain(writer: asyncio.StreamWriter, status: int, text: str) -> None:
 
 
 def _event(writer: asyncio.StreamWriter, chunk: Mapping[str, Any]) -> None:
-    _chunk(writer, b"data: %b\n\n" % json.dumps(chunk).encode())
+    _chunk(writer, b"data: %b\n\n" % json.dumps(chunk, ensure_ascii=False).encode())
 
 
 def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
@@ -331,7 +354,12 @@ def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 def main() -> None:
     values = json.loads(sys.argv[1])
-    values["tokens_per_chunk"] = tuple(values["tokens_per_chunk"])
+    for name in ("tokens_per_chunk", "lengths"):
+        if name in values:
+            values[name] = tuple(values[name])
+    for name, kind in (("fault", Fault), ("usage", UsageStyle)):
+        if values.get(name) is not None:
+            values[name] = kind(values[name])
     with TruthServer(dataclasses.replace(Behaviour(), **values)) as server:
         print(server.port, flush=True)
         with contextlib.suppress(KeyboardInterrupt):
