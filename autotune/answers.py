@@ -6,8 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.coding.lossless import corruption as garbage
-from autotune.coding.lossless import garble_verdict
+from autotune.coding.lossless import (
+    Comparison,
+    GarbleVerdict,
+    Losslessness,
+    corruption,
+    drift_p_value,
+    first_divergence,
+    garble_verdict,
+    losslessness,
+)
 from autotune.coding.sandbox import choose_sandbox
 from autotune.coding.suite import TaskSample, load_suite, task_samples
 from autotune.config import StudyConfig
@@ -15,7 +23,7 @@ from autotune.errors import ObjectiveError
 
 __all__ = [
     "Answers",
-    "corruption",
+    "compare",
     "greedy_prompts",
     "require_sandbox",
     "sample_key",
@@ -43,13 +51,15 @@ class Answers:
     Attributes:
         greedy: Fixed prompts of the losslessness check, by key.
         greedy_tokens: Most tokens of each greedy text.
-        reference: The reference's texts by key; empty while the reference itself is measured.
+        reference: The texts of the host's first reference by key; empty while that is measured.
         samples: Coding task-samples.
         coding_tokens: Most tokens of each coding answer.
         concurrency: Requests in flight while answers are asked for: fixed, since batching alone
             changes greedy text.
         timeout_s: Wall limit of one answer in the sandbox, seconds.
         allow_weak: Whether the weaker sandbox may stand in.
+        own: Where the host's references have parted from the first one, and that from itself.
+        own_texts: Whether a reference is measured.
     """
 
     greedy: Mapping[str, str]
@@ -60,6 +70,8 @@ class Answers:
     concurrency: int
     timeout_s: float
     allow_weak: bool
+    own: tuple[int | None, ...] = ()
+    own_texts: bool = False
 
 
 def sample_key(sample: TaskSample) -> str:
@@ -67,19 +79,36 @@ def sample_key(sample: TaskSample) -> str:
     return f"{sample.task.name}/{sample.variant}"
 
 
-def corruption(answers: Answers, texts: Mapping[str, str]) -> str:
-    """Why the texts are garbage that the reference's are not; empty when they are not.
+def compare(
+    answers: Answers, texts: Mapping[str, str], again: Mapping[str, str] | None = None
+) -> Comparison:
+    """Judge the greedy texts of one start.
 
-    The reference has nothing to be compared with: what it writes is what the service writes.
+    Args:
+        again: Second answers of a host's first reference, which has nothing else to be compared
+            with: what it writes is what the service writes, even if that is garbage.
     """
-    keys = sorted(set(texts) & set(answers.reference))
-    if not keys:
-        return ""
-    found = garbage(
-        [garble_verdict(answers.reference[key]) for key in keys],
-        [garble_verdict(texts[key]) for key in keys],
+    base = answers.reference or texts
+    other = texts if answers.reference else (again or {})
+    keys = sorted(set(base) & set(other))
+    positions = {key: first_divergence(base[key], other[key]) for key in keys}
+    verdicts = [garble_verdict(texts[key]) for key in keys]
+    clean = GarbleVerdict(None, "")
+    before = [garble_verdict(base[key]) if answers.reference else clean for key in keys]
+    found = corruption(before, verdicts)
+    if found.corrupted:
+        return Comparison(Losslessness.CORRUPTED, answers.own_texts, positions, reason=found.reason)
+    if answers.own_texts or not keys or not answers.own:
+        return Comparison(Losslessness.LOSSLESS, answers.own_texts, positions)
+    p_value = drift_p_value(answers.own, tuple(positions.values()))
+    verdict = losslessness(answers.own, tuple(positions.values()))
+    parted = sum(at is not None for at in positions.values())
+    reason = (
+        f"{parted} of {len(keys)} texts part from the reference's, and earlier than the "
+        f"reference's from themselves (p = {p_value:.2g})"
     )
-    return found.reason if found.corrupted else ""
+    drifting = verdict is Losslessness.DRIFTING
+    return Comparison(verdict, False, positions, p_value, reason if drifting else "")
 
 
 def greedy_prompts(count: int) -> dict[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from autotune.config import StudyConfig
+from autotune.gate_caveats import gate_caveats
 from autotune.measurement import Ending, Interval
 from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
 from autotune.space import ParameterValue, SearchSpace, Values
@@ -103,10 +104,12 @@ def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
     baseline = _mean([start for key, _, start in scored if key == reference])
     won = judged.winner is not None
     excluded = "".join(f"; trial {n} is out: {reason}" for n, reason in sorted(out.values()))
+    number = min((trial.number for trial, _ in own), default=_reference_number(stored))
+    blind = "".join(f"; {caveat}" for caveat in gate_caveats(stored, trial=number))
     return Conclusion(
         kind=judged.kind,
-        sentence=judged.sentence + excluded,
-        trial=min((trial.number for trial, _ in own), default=_reference_number(stored)),
+        sentence=judged.sentence + excluded + blind,
+        trial=number,
         parameters=own[0][0].parameters if own else deployed,
         score=_mean([start for _, start in own]),
         interval=_scaled(judged.interval, baseline) if won else None,

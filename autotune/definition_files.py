@@ -212,7 +212,7 @@ class CodingSection(Section):
 class LosslessSection(Section):
     """`[lossless]`: fixed prompts whose greedy text is compared with the reference's."""
 
-    prompts: Annotated[int, Field(ge=0, le=64)] = 4
+    prompts: Annotated[int, Field(ge=0, le=64)] = 16
     max_tokens: PositiveInt = 128
 
 

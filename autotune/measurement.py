@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from autotune.coding.lossless import Comparison
+
 __all__ = [
     "BucketMeasurement",
     "BucketQuality",
@@ -159,6 +161,8 @@ class CodingResult:
         samples: Outcome of each task-sample by its key `task/variant`.
         passed, failed: Counts; their sum is the number of samples.
         wall_s: Server time spent on the answers, seconds.
+        rules: By which rule the code of each sample was found, see `autotune.coding.extract`.
+        sandbox: Where the answers ran: "bubblewrap" or "weak".
     """
 
     samples: Mapping[str, str]
@@ -166,6 +170,8 @@ class CodingResult:
     failed: int
     outcomes: Mapping[str, int]
     wall_s: float = 0.0
+    rules: Mapping[str, str] = field(default_factory=dict)
+    sandbox: str = ""
 
 
 class Ending(StrEnum):
@@ -201,7 +207,9 @@ class StartRecord:
     Attributes:
         texts: Greedy answers to the fixed losslessness prompts, by prompt key.
         drift: The first bucket measured again after the last; None where that was not done.
-        fingerprint: What must be equal to compare two starts: model, engine version, workload.
+        lossless: The judgement on them; None where the start did not come so far.
+        fingerprint: What the server said of itself that must be equal to compare two starts, such
+            as model and engine version; see `autotune.fingerprint`.
         stop_s, load_s, measure_s: Seconds spent stopping the old server, loading, measuring.
     """
 
@@ -210,6 +218,7 @@ class StartRecord:
     buckets: tuple[BucketMeasurement, ...] = ()
     coding: CodingResult | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
+    lossless: Comparison | None = None
     failure: FailureRecord | None = None
     invocation_id: str = ""
     fingerprint: Mapping[str, str] = field(default_factory=dict)

@@ -101,6 +101,7 @@ class StartRow(Base):
     failure: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     fingerprint: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
     texts: Mapped[dict[str, str]] = mapped_column(JSON, default=dict)
+    lossless: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     drift: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     stop_s: Mapped[float] = mapped_column(default=0.0)
     load_s: Mapped[float] = mapped_column(default=0.0)
@@ -174,4 +175,6 @@ class CodingRow(Base):
     failed: Mapped[int]
     outcomes: Mapped[dict[str, int]] = mapped_column(JSON)
     samples: Mapped[dict[str, str]] = mapped_column(JSON)
+    rules: Mapped[dict[str, str] | None] = mapped_column(JSON)
+    sandbox: Mapped[str | None] = mapped_column(String(20))
     wall_s: Mapped[float] = mapped_column(default=0.0)

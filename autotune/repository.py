@@ -218,6 +218,7 @@ class Repository:
             start.failure = storable(asdict(record.failure)) if record.failure else None
             start.fingerprint = storable(record.fingerprint)
             start.texts = storable(record.texts)
+            start.lossless = asdict(record.lossless) if record.lossless else None
             start.drift = asdict(record.drift) if record.drift else None
             kept = {f"{b.context_tokens}x{b.concurrency}" for b in start.buckets}
             start.buckets.extend(bucket_row(b) for b in record.buckets if b.key not in kept)
@@ -229,6 +230,8 @@ class Repository:
                     outcomes=dict(record.coding.outcomes),
                     samples=dict(record.coding.samples),
                     wall_s=record.coding.wall_s,
+                    rules=dict(record.coding.rules),
+                    sandbox=record.coding.sandbox,
                 )
             if score is not None:
                 start.score = score.value

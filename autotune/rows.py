@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from autotune.coding.lossless import Comparison, Losslessness
 from autotune.measurement import (
     BucketMeasurement,
     BucketQuality,
@@ -103,6 +104,7 @@ def _stored_start(row: StartRow) -> StoredStart:
             measure_s=row.measure_s,
             started_at_s=row.started_at_s,
             ended_at_s=row.ended_at_s or 0.0,
+            lossless=_comparison(row.lossless) if row.lossless else None,
             drift=Drift(**row.drift) if row.drift else None,
         )
     return StoredStart(
@@ -121,6 +123,10 @@ def _stored_start(row: StartRow) -> StoredStart:
     )
 
 
+def _comparison(saved: Mapping[str, Any]) -> Comparison:
+    return Comparison(**{**saved, "verdict": Losslessness(saved["verdict"])})
+
+
 def _coding(row: CodingRow) -> CodingResult:
     return CodingResult(
         samples=row.samples,
@@ -128,6 +134,8 @@ def _coding(row: CodingRow) -> CodingResult:
         failed=row.failed,
         outcomes=row.outcomes,
         wall_s=row.wall_s,
+        rules=row.rules or {},
+        sandbox=row.sandbox or "",
     )
 
 

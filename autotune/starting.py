@@ -36,12 +36,12 @@ def make_spec(
     """The start of one trial's parameters on one host.
 
     Args:
-        reference: Whether the trial is a host's reference: it is compared with nothing.
+        reference: Whether the trial is a host's reference: it is compared with the first one.
     """
     host = session.plan.host
     claim_id = secrets.token_hex(16)
     nonce = session.recipe.nonce(f"{config.name}-{number}-{claim_id[:8]}")
-    texts, fingerprint = ({}, {}) if reference else _first_reference_start(stored, host)
+    texts, fingerprint = _first_reference_start(stored, host)
     last = None if reference else last_reference(stored, host)
     return TrialSpec(
         study=config.name,
@@ -54,10 +54,12 @@ def make_spec(
         nonce=nonce,
         buckets=_order(config.workload.buckets),
         measure=config.measure.settings(),
-        answers=replace(answers, reference=texts),
+        answers=replace(
+            answers, reference=texts, own=_own_positions(stored, host), own_texts=reference
+        ),
         prompts_seed=zlib.crc32(f"{config.name}/{config.study.seed}".encode()),
         prune=_prune_rule(config, stored, host, last) if role is Role.SEARCH else None,
-        fingerprint=fingerprint,
+        fingerprint={} if reference else fingerprint,
         role=str(Role.REFERENCE if reference else role),
     )
 
@@ -91,6 +93,16 @@ def _first_reference_start(
         if start.record is not None:
             return start.record.texts, start.record.fingerprint
     return {}, {}
+
+
+def _own_positions(stored: StoredStudy, host: str) -> tuple[int | None, ...]:
+    """Where the host's references parted from the first one, and that from its second answers."""
+    return tuple(
+        at
+        for _, start in references_of(stored, host)
+        if start.record is not None and start.record.lossless is not None
+        for at in start.record.lossless.positions.values()
+    )
 
 
 def _prune_rule(

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from autotune import proof
-from autotune.answers import Answers, corruption
+from autotune.answers import Answers, compare
+from autotune.coding.lossless import Losslessness
 from autotune.drift import drift_between, drifted
 from autotune.errors import (
     AutotuneError,
@@ -160,6 +161,18 @@ class Notes:
         self.keep(proof=(*self.record.proof, *links))
         proof.require(links)
 
+    def compared(
+        self, answers: Answers, texts: Mapping[str, str], again: Mapping[str, str]
+    ) -> None:
+        """Keep greedy texts and the judgement on them, then stop at garbage.
+
+        What the first reference of a host writes is what the service writes: it is not stopped.
+        """
+        judged = compare(answers, texts, again)
+        self.keep(texts=texts, lossless=judged)
+        if judged.verdict is Losslessness.CORRUPTED and answers.reference:
+            raise OutputCorrupted(judged.reason)
+
     def measured(self, bucket: BucketMeasurement) -> None:
         self.keep(buckets=(*self.record.buckets, bucket))
         self.on_bucket(bucket)
@@ -208,9 +221,7 @@ def run_trial(spec: TrialSpec, tools: Tools, notes: Notes) -> None:
             bench = open_.enter_context(tools.open_bench(spec))
             bench.warm_up()
             notes.on_phase(Phase("lossless"))
-            notes.keep(texts=bench.answer(spec.answers))
-            if garbage := corruption(spec.answers, notes.record.texts):
-                raise OutputCorrupted(garbage)
+            notes.compared(spec.answers, *greedy_texts(spec.answers, bench))
             for bucket in spec.buckets:
                 notes.on_phase(Phase("bucket", detail=bucket.key))
                 measured = bench.measure(bucket)
@@ -225,6 +236,11 @@ def run_trial(spec: TrialSpec, tools: Tools, notes: Notes) -> None:
             notes.on_phase(Phase("coding"))
             notes.keep(coding=bench.code(spec.answers))
             watch.require_same()
+
+
+def greedy_texts(answers: Answers, bench: Bench) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """The texts of the fixed prompts, and once more where there are none to compare them with."""
+    return bench.answer(answers), {} if answers.reference else bench.answer(answers)
 
 
 def check_drift(spec: TrialSpec, bench: Bench, notes: Notes) -> None:

@@ -111,6 +111,15 @@ def trial_view(trial: StoredTrial, definition: Mapping[str, Any]) -> dict[str, A
         "stop_s": record.stop_s if record else None,
         "load_s": record.load_s if record else None,
         "measure_s": record.measure_s if record else None,
+        "lossless": {
+            "verdict": str(record.lossless.verdict),
+            "parted": sum(at is not None for at in record.lossless.positions.values()),
+            "prompts": len(record.lossless.positions),
+            "p_value": record.lossless.p_value,
+            "reason": record.lossless.reason,
+        }
+        if record and record.lossless
+        else None,
         "drift": asdict(record.drift) if record and record.drift else None,
         "repeats": [
             {

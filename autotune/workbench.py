@@ -98,8 +98,11 @@ class ServerBench:
                 time.sleep(_LOOK_AGAIN_S)
 
     def answer(self, answers: Answers) -> Mapping[str, str]:
-        """Greedy texts of the fixed prompts, by key."""
+        """Greedy texts of the fixed prompts, by key; asked twice, both begin alike."""
         keys = list(answers.greedy)
+        if not keys:
+            return {}
+        self._empty_cache()
         got = self.bench.generate_text(
             [answers.greedy[key] for key in keys],
             max_tokens=answers.greedy_tokens,
@@ -124,15 +127,20 @@ class ServerBench:
             raise ErrorRateTooHigh(
                 f"{len(failed)} of {len(got)} coding requests failed: {failed[0]}"
             )
+        sandbox = choose_sandbox(
+            allow_weak=answers.allow_weak, limits=Limits(wall_s=answers.timeout_s)
+        )
         judged = judge_all(
             [
                 Answer(sample.task, one.text, one.finish_reason)
                 for sample, one in zip(answers.samples, got, strict=True)
             ],
-            sandbox=choose_sandbox(
-                allow_weak=answers.allow_weak, limits=Limits(wall_s=answers.timeout_s)
-            ),
+            sandbox=sandbox,
         )
+        rules = {
+            sample_key(sample): str(one.rule)
+            for sample, one in zip(answers.samples, judged, strict=True)
+        }
         outcomes = Counter(str(one.outcome) for one in judged)
         passed = outcomes[Outcome.PASSED]
         return CodingResult(
@@ -144,4 +152,6 @@ class ServerBench:
             failed=len(judged) - passed,
             outcomes=dict(outcomes),
             wall_s=wall_s,
+            rules=rules,
+            sandbox=sandbox.name,
         )

@@ -275,6 +275,7 @@ def some_answers(**changes: Any) -> Answers:
         "concurrency": 1,
         "timeout_s": 1.0,
         "allow_weak": True,
+        "own": (None,),
     }
     return Answers(**{**values, **changes})
 

@@ -135,6 +135,8 @@ class Live:
         else:
             reason = f": {record.failure.message}" if record.failure else ""
             said = f"{record.ending}{reason}"
+        if record.lossless is not None and record.lossless.reason and record.failure is None:
+            said += f"; {record.lossless.verdict}: {record.lossless.reason}"
         role = "" if spec.role == "search" else f", {spec.role}"
         self._say(
             f"trial {spec.number}{role} on {host} ({parameters}): {said}; "

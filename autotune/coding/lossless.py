@@ -13,18 +13,20 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
 __all__ = [
+    "Comparison",
     "Corruption",
     "GarbleKind",
     "GarbleVerdict",
     "Losslessness",
     "character_entropy_bits",
     "corruption",
+    "drift_p_value",
     "first_divergence",
     "garble_verdict",
     "losslessness",
@@ -98,6 +100,25 @@ class Losslessness(StrEnum):
     LOSSLESS = "lossless"  # parts from the reference no earlier than the reference from itself
     DRIFTING = "drifting"
     CORRUPTED = "corrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How the greedy texts of a start compare with those of its host's reference.
+
+    Attributes:
+        own: Whether the reference was compared with itself (A/A): the first reference of a host
+            answers twice, its repeats are compared with the first.
+        positions: Where each text parts from the other, in characters; None where it never does.
+        p_value: That the reference parts from itself as early; 1 without anything to compare with.
+        reason: Why it is not lossless, for people; empty when it is.
+    """
+
+    verdict: Losslessness
+    own: bool
+    positions: Mapping[str, int | None]
+    p_value: float = 1.0
+    reason: str = ""
 
 
 def unique_ngram_ratio(items: Sequence[str], *, n: int) -> float:
@@ -186,10 +207,22 @@ def losslessness(
     corrupted: bool = False,
     alpha: float = _ALPHA,
 ) -> Losslessness:
+    """The verdict on where texts part; see `drift_p_value`.
+
+    Raises: ValueError if one of the two is empty.
+    """
+    p_value = drift_p_value(own, trial)
+    if corrupted:
+        return Losslessness.CORRUPTED
+    return Losslessness.DRIFTING if p_value <= alpha else Losslessness.LOSSLESS
+
+
+def drift_p_value(own: Sequence[int | None], trial: Sequence[int | None]) -> float:
     """Compares where texts part: reference against itself (`own`) and trial against reference.
 
     None (never parted) ranks behind every position. Exact or tie-corrected one-sided test of
-    Mann and Whitney (1947, Annals of Mathematical Statistics 18, 50-60).
+    Mann and Whitney (1947, Annals of Mathematical Statistics 18, 50-60); small where the trial
+    parts earlier than chance explains.
 
     Raises: ValueError if one of the two is empty.
     """
@@ -197,17 +230,15 @@ def losslessness(
 
     if not own or not trial:
         raise ValueError("losslessness needs positions of both")
-    if corrupted:
-        return Losslessness.CORRUPTED
     ours = [math.inf if at is None else float(at) for at in trial]
     theirs = [math.inf if at is None else float(at) for at in own]
     if set(ours) == set(theirs) == {math.inf}:
-        return Losslessness.LOSSLESS
+        return 1.0
     ranks = {value: rank for rank, value in enumerate(sorted({*ours, *theirs}))}
     test = mannwhitneyu(
         [ranks[value] for value in ours], [ranks[value] for value in theirs], alternative="less"
     )
-    return Losslessness.DRIFTING if float(test.pvalue) <= alpha else Losslessness.LOSSLESS
+    return float(test.pvalue)
 
 
 def _windows(items: Sequence[str] | str, size: int) -> list[Sequence[str]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.doubts import doubts
+from autotune.gate_caveats import gate_caveats
 from autotune.measurement import BucketQuality
 from autotune.report.frames import start_gpu_hours, state_of
 from autotune.report.words import (
@@ -389,6 +390,10 @@ def caveats(study: StoredStudy) -> tuple[str, ...]:
             "Coding answers ran in the weaker sandbox: fewer limits than the strict one, meant for "
             "answers of a simulated server."
         )
+    shown = shown_trial(study)
+    for clause in gate_caveats(study, trial=shown.number if shown is not None else None):
+        text = plain(clause, most=400)
+        found.append(f"{text[0].upper()}{text[1:]}.")
     if study.verdict is None:
         found.append("There is no verdict: the final rounds have not been held or did not end.")
     running = [str(t.number) for t in study.trials if t.state == "running"]

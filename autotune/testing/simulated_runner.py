@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autotune import stats
-from autotune.answers import Answers, corruption, sample_key
+from autotune.answers import Answers, compare, sample_key
 from autotune.audience import Watcher
 from autotune.coding.evaluate import Outcome
+from autotune.coding.lossless import Comparison, Losslessness
 from autotune.config import StudyConfig
 from autotune.driver import Driver, Nothing
 from autotune.errors import AutotuneError, StudyError
@@ -223,8 +224,9 @@ class SimulatedRunner:
         gave.prove(*_LINKS, *(f"{i.name}: server_info" for i in spec.intents), "generation")
         gave.measure_s = PROOF_S / speed
         gave.texts = _texts(Model(self._surface, setting, Faults()), spec.answers)
-        if garbage := corruption(spec.answers, gave.texts):
-            return gave.failed("OutputCorrupted", garbage)
+        gave.lossless = compare(spec.answers, gave.texts, gave.texts)
+        if gave.lossless.verdict is Losslessness.CORRUPTED and spec.answers.reference:
+            return gave.failed("OutputCorrupted", gave.lossless.reason)
         factor = speed * math.exp(rng.gauss(0, self._shared_sd))
         for bucket in spec.buckets:
             measured = self._measured(bucket, setting, spec, factor, rng)
@@ -314,6 +316,7 @@ class _Gave:
     measure_s: float = 0.0
     proof: tuple[Evidence, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
+    lossless: Comparison | None = None
     buckets: tuple[BucketMeasurement, ...] = ()
     coding: CodingResult | None = None
 
@@ -335,6 +338,7 @@ class _Gave:
             buckets=self.buckets,
             coding=self.coding,
             texts=self.texts,
+            lossless=self.lossless,
             failure=failure,
             invocation_id=self.spec.claim_id,
             load_s=self.load_s,

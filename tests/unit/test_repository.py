@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from autotune.coding.lossless import Comparison, Losslessness
 from autotune.errors import StorageError, StudyMismatch, UnknownStudy
 from autotune.measurement import (
     BucketQuality,
@@ -53,8 +54,15 @@ def a_record(**changes: Any) -> StartRecord:
             ),
         ),
         coding=CodingResult(
-            {"a/0": "passed", "a/1": "wrong"}, 1, 1, {"passed": 1, "wrong": 1}, 9.5
+            {"a/0": "passed", "a/1": "wrong"},
+            1,
+            1,
+            {"passed": 1, "wrong": 1},
+            9.5,
+            {"a/0": "named_block", "a/1": "last_block"},
+            "bubblewrap",
         ),
+        lossless=Comparison(Losslessness.DRIFTING, False, {"greedy/0": 3, "greedy/1": None}, 0.01),
         texts={"greedy/0": "def add(a, b):\n    return 'ü ✓'\n"},
         failure=FailureRecord("NotReady", "no", "argv", ("line 1", "line 2")),
         invocation_id="0123456789abcdef" * 2,

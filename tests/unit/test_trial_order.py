@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune import readiness
+from autotune.coding.lossless import Losslessness
 from autotune.errors import (
     AutotuneError,
     CommandTimeout,
@@ -451,16 +452,37 @@ def test_garbage_that_the_reference_does_not_write_is_infeasible_before_any_buck
     assert record.failure is not None
     assert record.failure.kind == "OutputCorrupted"
     assert record.texts == script.texts
+    assert record.lossless is not None
+    assert record.lossless.verdict is Losslessness.CORRUPTED
     assert record.buckets == ()
     assert not {"measure", "code"} & set(host.methods())
     assert broken(record) == ()
 
 
-def test_the_reference_itself_is_not_compared_with_anything() -> None:
+def test_a_first_reference_answers_twice_and_is_not_stopped_by_its_own_garbage() -> None:
     host = a_host()
     script = Script(host, texts={"greedy/0": "the the the the " * 200})
-    record = run(host, script, a_spec(host, answers=some_answers(reference={})))
+    answers = some_answers(reference={}, own=(), own_texts=True)
+    record = run(host, script, a_spec(host, answers=answers))
+    assert host.methods().count("answer") == 2
     assert record.ending is Ending.COMPLETE
+    assert record.lossless is not None
+    assert record.lossless.own
+    assert record.lossless.verdict is Losslessness.CORRUPTED
+    assert record.lossless.positions == {"greedy/0": None}
+
+
+def test_drift_is_kept_and_does_not_stop_a_trial() -> None:
+    host = a_host()
+    texts = {f"greedy/{n}": GOOD_TEXT for n in range(12)}
+    script = Script(host, texts=dict.fromkeys(texts, "def other(): ..."))
+    answers = some_answers(reference=texts, own=(None,) * 24)
+    record = run(host, script, a_spec(host, answers=answers))
+    assert record.ending is Ending.COMPLETE
+    assert record.lossless is not None
+    assert record.lossless.verdict is Losslessness.DRIFTING
+    assert set(record.lossless.positions.values()) == {4}
+    assert "12 of 12 texts part" in record.lossless.reason
 
 
 def test_death_in_a_bucket_keeps_the_buckets_before_it() -> None:
