@@ -112,6 +112,7 @@ def _costs(spent: list[StartCost]) -> list[str]:
         f"load {shown([one.load_s for one in spent])}, "
         f"warm-up and windows {shown([one.buckets_s for one in spent])}, "
         f"throw-away and fixed prompts {shown([one.answers_s for one in spent])}, "
+        f"first bucket again {shown([one.again_s for one in spent])}, "
         f"everything else {shown(rest)}"
     )
     met = max(rest) < MOST_REST_S

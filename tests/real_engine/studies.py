@@ -41,6 +41,7 @@ warm_up_most_s = 12
 client_cpu_most = 1.0
 # What is measured here is a test on a busy machine: only the walk matters.
 loop_lag_most_ms = 5000
+drift_most = 1
 request_timeout_s = 120
 """
 
@@ -87,6 +88,7 @@ class StartCost:
     Attributes:
         answers_s: Throw-away requests and fixed prompts: from the last proof to the first bucket.
         buckets_s: Warm-up and windows of all buckets.
+        again_s: The first bucket, measured again at the end, to the end of the start.
         rest_s: All that is left: changing the unit, proofs with their generations, reading
             counters, handing the result over.
     """
@@ -96,6 +98,7 @@ class StartCost:
     load_s: float
     answers_s: float
     buckets_s: float
+    again_s: float
     rest_s: float
 
 
@@ -111,11 +114,10 @@ def costs(stored: StoredStudy) -> list[StartCost]:
             proven_s = max(link.at_s for link in record.proof if link.at_s <= first_bucket_s)
             answers_s = first_bucket_s - proven_s
             buckets_s = sum(bucket.warm_up_s + bucket.windows_s for bucket in record.buckets)
+            again_s = record.ended_at_s - record.proof[-1].at_s if record.drift else 0.0
             wall_s = record.ended_at_s - record.started_at_s
-            rest_s = wall_s - record.stop_s - record.load_s - answers_s - buckets_s
-            found.append(
-                StartCost(trial.number, record.stop_s, record.load_s, answers_s, buckets_s, rest_s)
-            )
+            known = (record.stop_s, record.load_s, answers_s, buckets_s, again_s)
+            found.append(StartCost(trial.number, *known, wall_s - sum(known)))
     return found
 
 
