@@ -25,7 +25,7 @@ class OldServer:
 
     Attributes:
         last_answer_s: Wall clock of its last 200 on `/v1/models`; told apart by its version.
-        ended: Set when its stream has ended.
+        ended_s: When its stream had ended.
     """
 
     url: str
@@ -40,10 +40,13 @@ class OldServer:
             "stream": True,
             "sampling_params": {"max_new_tokens": STREAM_TOKENS, "ignore_eos": True},
         }
-        with httpx.stream("POST", f"{self.url}/generate", json=body, timeout=120.0) as answer:
-            for line in answer.iter_lines():
-                if line:
-                    self.streaming.set()
+        try:
+            with httpx.stream("POST", f"{self.url}/generate", json=body, timeout=120.0) as answer:
+                for line in answer.iter_lines():
+                    if line:
+                        self.streaming.set()
+        except httpx.TransportError:
+            pass  # a slow machine: systemd has lost its patience with the stop
         self.ended_s = time.time()
 
     def watch(self) -> None:
