@@ -220,7 +220,7 @@ class Driver:
 
     def _gpu_hours(self) -> float:
         seconds = sum(
-            start.record.ended_at_s - start.record.started_at_s
+            start.record.stop_s + start.record.load_s + start.record.measure_s
             for trial in self.stored.trials
             for start in trial.starts
             if start.record is not None and start.record.ended_at_s
@@ -228,7 +228,7 @@ class Driver:
         return seconds / 3600 * self.config.service.gpus_per_host
 
     def _first_reference(self, stored: StoredStudy, host: str) -> TrialSpec | Nothing:
-        failed = failed_references(stored, host, since_s=0.0, owner=self._owner)
+        failed = failed_references(stored, host, since=0, owner=self._owner)
         if len(failed) >= REFERENCE_TRIES:
             return self._give_up(host, failed[-1])
         values = self.config.space.effective(self.config.space.deployed())
@@ -242,7 +242,7 @@ class Driver:
         self, stored: StoredStudy, host: str, own: list[tuple[StoredTrial, StoredStart]]
     ) -> TrialSpec | Nothing:
         """A repeat of the reference; a host on which it fails twice in a row is of no use."""
-        failed = failed_references(stored, host, since_s=own[-1][1].started_at_s, owner=self._owner)
+        failed = failed_references(stored, host, since=own[-1][1].order, owner=self._owner)
         if len(failed) >= REFERENCE_TRIES:
             return self._give_up(host, failed[-1])
         return self._repeat(own[0][0], host, Role.REFERENCE, len(own))

@@ -68,7 +68,7 @@ def rescore(study: StoredStudy, *, workload: Workload, rule: Rule) -> list[Resco
     """Every start whose numbers count, in order of time."""
     starts = sorted(
         ((trial, start) for trial in study.trials for start in trial.starts if _counts(start)),
-        key=lambda pair: pair[1].started_at_s,
+        key=lambda pair: pair[1].order,
     )
     references: dict[str, Reference] = {}
     found = []

@@ -108,6 +108,7 @@ def _stored_start(row: StartRow) -> StoredStart:
             drift=Drift(**row.drift) if row.drift else None,
         )
     return StoredStart(
+        order=row.id,
         role=Role(row.role),
         round=row.round,
         host=row.host,

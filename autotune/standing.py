@@ -25,20 +25,20 @@ def references_of(stored: StoredStudy, host: str) -> list[tuple[StoredTrial, Sto
         for start in trial.starts
         if start.host == host and start.score is not None
     ]
-    return sorted(found, key=lambda pair: pair[1].started_at_s)
+    return sorted(found, key=lambda pair: pair[1].order)
 
 
 def failed_references(
-    stored: StoredStudy, host: str, *, since_s: float, owner: Owner
+    stored: StoredStudy, host: str, *, since: int, owner: Owner
 ) -> list[StoredStart]:
-    """Reference starts of a host without a score that this run has made after `since_s`."""
+    """Reference starts of a host without a score that this run has made after start `since`."""
     return [
         start
         for trial in stored.trials
         if trial.reference
         for start in trial.starts
         if start.host == host
-        and start.started_at_s > since_s
+        and start.order > since
         and start.owner == owner
         and start.score is None
     ]
@@ -47,9 +47,9 @@ def failed_references(
 def starts_since_reference(stored: StoredStudy, host: str) -> int:
     """Starts of other parameters on a host since its last scored reference."""
     own = references_of(stored, host)
-    since = own[-1][1].started_at_s if own else 0.0
+    since = own[-1][1].order if own else 0
     return sum(
-        start.host == host and start.started_at_s > since and not trial.reference
+        start.host == host and start.order > since and not trial.reference
         for trial in stored.trials
         for start in trial.starts
     )

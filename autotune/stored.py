@@ -36,9 +36,11 @@ class StoredStart:
     """One server start with everything that was measured on it.
 
     Attributes:
+        order: Rises from start to start of a database; times may jump, with the clock.
         record: None while it runs, or when its driver died before it ended.
     """
 
+    order: int
     role: Role
     round: int
     host: str

@@ -166,6 +166,7 @@ def a_start(
         value = ratio * reference_score
         score = StoredScore(value, Interval(value * 0.985, value * 1.015), ratio)
     return StoredStart(
+        order=int(begun),
         role=role,
         round=round_,
         host=host,

@@ -788,6 +788,30 @@ def test_nothing_is_said_while_something_still_runs(make: Worlds) -> None:
     assert isinstance(driver.take(), TrialSpec)
 
 
+# -- a clock that jumps ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jump_s", [-36_000.0, 36_000.0, 0.0])
+def test_a_clock_that_jumps_changes_nothing(
+    make: Worlds, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    """The wall clock is set while the first search trial runs, and set back after the third."""
+    world = make(trials=6, enqueue=points(5), reference_every=2, gpu_hours=1.0)
+    driver, real = world.driver(), time.time
+    done: list[Values] = []
+
+    def measured(spec: TrialSpec) -> StartRecord:
+        done.append(values_of(spec))
+        monkeypatch.setattr(time, "time", lambda: real() + jump_s * (2 <= len(done) <= 4))
+        return good(spec)
+
+    while isinstance(spec := driver.take(), TrialSpec):
+        driver.finish(spec.claim_id, measured(spec))
+    first, second, third, fourth, fifth = points(5)
+    expected = [DEPLOYED, first, second, DEPLOYED, third, fourth, DEPLOYED, fifth, DEPLOYED]
+    assert done == expected
+
+
 # -- a database that cannot be written -------------------------------------------------------------
 
 

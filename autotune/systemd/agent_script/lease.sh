@@ -41,7 +41,7 @@ end_followers() {
 }
 
 # Take everything of ours away.  The lease goes first: whatever interrupts this, what is left is
-# harmless and the next call takes it away.  Says whether nothing is left.
+# harmless and the next call takes it away.  Says whether the lease is gone.
 clear_all() {
     systemctl stop "$TIMER" 2>/dev/null
     if [ -d "$LEASE_DIR" ]; then
@@ -57,7 +57,7 @@ clear_all() {
     rm -rf "$FOLDER"
     rmdir /run/autotune 2>/dev/null
     rm -f "$LOCK"
-    [ ! -e "$FOLDER" ]
+    [ ! -e "$LEASE_DIR" ]
 }
 
 acquire() {
