@@ -77,7 +77,9 @@ class StudyConfig:
         """
         labels = [host.partition(":")[0] for host in hosts]
         if len(set(labels)) < len(labels):
-            raise ConfigError(f"--host names {max(labels, key=labels.count)} twice")
+            raise ConfigError(
+                f"--host names {max(labels, key=labels.count)} twice", hint="name each host once"
+            )
         changes: dict[str, Any] = {}
         if trials is not None:
             changes["trials"] = trials

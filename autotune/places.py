@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from autotune.definition_files import Section
 from autotune.errors import ConfigError
@@ -70,9 +71,46 @@ def _explained(
         )
     if first["type"] == "missing":
         return kind(where(place[:-1] or place, f"{key!r} is missing"))
-    message = worded(first["msg"])
-    given = "" if isinstance(first["input"], dict) else f" (given: {first['input']!r})"
-    return kind(where(place, f"{key}: {message}{given}"))
+    shown = isinstance(first["input"], str | int | float | bool)
+    given = f" (given: {first['input']!r})" if shown else ""
+    return kind(where(place, f"{key}: {_must(first)}{given}"), hint=_EXAMPLES.get(key, ""))
+
+
+_EXAMPLES = {
+    "service.base_url": 'for example base_url = "http://{host}:30000"',
+    "service": 'for example supervisor = "systemd" and unit = "llm.service"',
+    "study": "for example trials = 30",
+}
+"""What would be right, by key."""
+_MUST = {
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "string_type": "must be text in quotes",
+    "bool_type": "must be true or false",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be above {gt}",
+    "less_than_equal": "must be at most {le}",
+    "less_than": "must be below {lt}",
+    "literal_error": "must be one of {expected}",
+    "enum": "must be one of {expected}",
+    "string_too_short": "needs at least {min_length} characters",
+    "too_short": "needs at least {min_length} of them",
+    "string_pattern_mismatch": "has another form than {pattern}",
+}
+"""Messages by pydantic's type of error; its context fills the braces."""
+
+
+def _must(mistake: ErrorDetails) -> str:
+    form = _MUST.get(mistake["type"])
+    if form is None:
+        return worded(mistake["msg"])
+    if mistake["loc"][-1:] == ("base_url",):
+        return "must begin with http:// or https://"
+    return form.format(**mistake.get("ctx", {}))
 
 
 def worded(message: str) -> str:

@@ -1,4 +1,4 @@
-"""What is made from the models: JSON schemas of the definition files, the page about our tables.
+"""What is made from the models: JSON schemas of files and of `--json`, the page about our tables.
 
 `python -m autotune.schemas` writes them; a test checks that the committed ones are current.
 """
@@ -11,9 +11,10 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from autotune.definition_files import ObjectiveFile, StudyFile
+from autotune.json_shapes import SHAPES
 from autotune.records import Base
 
-__all__ = ["SCHEMAS", "schema_text", "tables_text", "write_schemas"]
+__all__ = ["SCHEMAS", "output_schema_text", "schema_text", "tables_text", "write_schemas"]
 
 TABLES_HEAD = """\
 # Tables
@@ -29,6 +30,11 @@ SCHEMAS: dict[str, type[BaseModel]] = {"search_spaces": StudyFile, "objectives":
 def schema_text(folder: str) -> str:
     """The schema of the files of a folder, as it is committed."""
     return json.dumps(SCHEMAS[folder].model_json_schema(), indent=2) + "\n"
+
+
+def output_schema_text(name: str) -> str:
+    """The schema of what a command prints with `--json`, as it is committed."""
+    return json.dumps(SHAPES[name].model_json_schema(), indent=2) + "\n"
 
 
 def tables_text() -> str:
@@ -48,9 +54,13 @@ def tables_text() -> str:
 
 
 def write_schemas(root: Path) -> None:
-    """Write `schema.json` into both folders below `root`, and the page about our tables."""
+    """Write every schema and the page about our tables below `root`."""
     for folder in SCHEMAS:
         (root / folder / "schema.json").write_text(schema_text(folder), encoding="utf-8")
+    (root / "docs" / "schemas").mkdir(exist_ok=True)
+    for name in SHAPES:
+        path = root / "docs" / "schemas" / f"{name}.json"
+        path.write_text(output_schema_text(name), encoding="utf-8")
     (root / "storage" / "schema.md").write_text(tables_text(), encoding="utf-8")
 
 

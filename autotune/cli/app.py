@@ -60,6 +60,7 @@ _COMMANDS = (
 for module in _COMMANDS:
     app.command(name=module.__name__.rsplit(".", 1)[1])(module.command)
 app.add_typer(db.app, name="db")
+_NAMES = ("db", *(module.__name__.rsplit(".", 1)[1] for module in _COMMANDS))
 
 
 def _version(wanted: bool) -> None:
@@ -105,6 +106,10 @@ def main() -> None:
         sys.exit(EXIT_INTERRUPTED)
     except typer.TyperException as error:
         print(f"autotune: {error.format_message()}", file=sys.stderr)
+        words = [word for word in sys.argv[1:2] if not word.startswith("-")]
+        known = [word for word in words if word in _NAMES]
+        asked = " ".join(["autotune", *known, "--help"])
+        print(f"          `{asked}` lists what there is, with an example", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     except BrokenPipeError:
         # The reader of our output is gone (`autotune trials | head`): that is no failure.

@@ -1,0 +1,237 @@
+"""What `--json` prints, as models: their schemas are in docs/schemas/, and tests hold them to it.
+
+Unknown keys are errors, so a key that is printed without standing here is found.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, RootModel
+
+__all__ = ["SHAPES"]
+
+Value = int | float | str | None
+"""Of a parameter; null leaves the flag out."""
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class BucketShape(Shape):
+    context_tokens: int
+    concurrency: int
+    weight: float
+    output_tok_per_s: float | None
+    interval: tuple[float | None, float | None]
+    accept_length: float | None
+    ttft_ms: float | None
+    tpot_ms: float | None
+    valid: bool
+    marks: list[str]
+    reason: str
+
+
+class LinkShape(Shape):
+    link: str
+    wanted: str
+    seen: str
+    ok: bool
+    at: float
+
+
+class CodingShape(Shape):
+    passed: int
+    failed: int
+    outcomes: dict[str, int]
+
+
+class FailureShape(Shape):
+    kind: str
+    message: str
+    link: str
+    log_tail: list[str]
+
+
+class RepeatShape(Shape):
+    role: Literal["search", "reference", "final"]
+    round: int
+    host: str
+    score: float | None
+    score_ratio: float | None
+    failure: str | None
+    proof_ok: bool
+
+
+class TrialShape(Shape):
+    number: int
+    state: Literal["complete", "infeasible", "failed", "pruned", "running"]
+    parameters: dict[str, Value]
+    doubts: list[str]
+    reference: bool
+    score: float | None
+    score_interval: tuple[float, float] | None
+    score_ratio: float | None
+    host: str | None
+    buckets: list[BucketShape]
+    proof: list[LinkShape]
+    coding: CodingShape | None
+    failure: FailureShape | None
+    why: str | None
+    retry_of: int | None
+    invocation_id: str | None
+    started_at: float | None
+    stop_s: float | None
+    load_s: float | None
+    measure_s: float | None
+    drift: dict[str, Any] | None
+    repeats: list[RepeatShape]
+
+
+class TrialsShape(RootModel[list[TrialShape]]):
+    """`autotune trials --json`"""
+
+
+class IntervalShape(Shape):
+    low: float
+    high: float
+
+
+class VerdictShape(Shape):
+    kind: Literal["better", "no-significant-difference", "not-enough-data"]
+    sentence: str
+    trial: int | None
+    parameters: dict[str, Value]
+    score: float | None
+    interval: IntervalShape | None
+    ratio: float | None
+    ratio_interval: IntervalShape | None
+    reference_score: float | None
+    finalists: list[dict[str, Any]]
+
+
+class HostShape(Shape):
+    host: str
+    taken_at: float
+    restored_at: float | None
+    reference_score: float | None
+
+
+class DriverShape(Shape):
+    machine: str
+    pid: int
+
+
+class BestShape(Shape):
+    number: int
+    parameters: dict[str, Value]
+    score: float | None
+    score_interval: tuple[float, float] | None
+    score_ratio: float | None
+    host: str | None
+    doubts: list[str]
+
+
+class StatusShape(Shape):
+    """`autotune status --study S --json`"""
+
+    study: str
+    created_at: float
+    trials: dict[str, int]
+    starts: int
+    final_starts: int
+    hosts: list[HostShape]
+    driver: DriverShape | None
+    gpu_hours: float
+    best_observed: BestShape | None
+    verdict: VerdictShape | None
+
+
+class StudyShape(Shape):
+    study: str
+    created_at: float
+    trials: dict[str, int]
+    hosts: list[str]
+    running: bool
+    verdict: str | None
+
+
+class StudiesShape(RootModel[list[StudyShape]]):
+    """`autotune status --json`"""
+
+
+class FindingShape(Shape):
+    place: str
+    what: str
+    state: Literal["ok", "note", "bad"]
+    found: str
+    todo: str
+
+
+class CheckShape(Shape):
+    """`autotune check --json` and `autotune run --dry-run --json`"""
+
+    study: str
+    ok: bool
+    findings: list[FindingShape]
+    deployed: dict[str, Value]
+    reference_argv: list[str]
+    buckets: list[str]
+
+
+class InitShape(Shape):
+    """`autotune init --json`"""
+
+    study: str
+    algorithm: str
+    deployed: dict[str, Value]
+    search_space: str
+    objective: str
+    notes: list[str]
+
+
+class ExportShape(Shape):
+    """`autotune export --format json`"""
+
+    study: str
+    trial: int
+    parameters: dict[str, Value]
+    score: float | None
+    interval: tuple[float, float] | None
+    reference_score: float | None
+    verdict: str
+
+
+class RunShape(Shape):
+    """`autotune run --json`"""
+
+    study: str
+    verdict: VerdictShape
+    report: str
+
+
+class ComparisonShape(Shape):
+    host: str
+    what: str
+    intended: str
+    process: str | None
+    engine: str | None
+    ok: bool
+
+
+class VerifyShape(RootModel[list[ComparisonShape]]):
+    """`autotune verify --json`"""
+
+
+SHAPES: dict[str, type[BaseModel]] = {
+    "check": CheckShape,
+    "export": ExportShape,
+    "init": InitShape,
+    "run": RunShape,
+    "status": StatusShape,
+    "studies": StudiesShape,
+    "trials": TrialsShape,
+    "verify": VerifyShape,
+}
+"""By the name of the schema in docs/schemas/."""
