@@ -54,6 +54,14 @@ class FailureShape(Shape):
     log_tail: list[str]
 
 
+class LosslessShape(Shape):
+    verdict: str
+    parted: int
+    prompts: int
+    p_value: float | None
+    reason: str
+
+
 class RepeatShape(Shape):
     role: Literal["search", "reference", "final"]
     round: int
@@ -77,6 +85,7 @@ class TrialShape(Shape):
     buckets: list[BucketShape]
     proof: list[LinkShape]
     coding: CodingShape | None
+    lossless: LosslessShape | None
     failure: FailureShape | None
     why: str | None
     retry_of: int | None
