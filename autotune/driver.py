@@ -337,6 +337,7 @@ class Driver:
             workload=self.config.workload,
             rule=rule_of(self.config.score),
             reference=None if trial.reference else last_reference(self.stored, host),
+            lossless=record.lossless,
         )
 
     def _tell(

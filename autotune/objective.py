@@ -10,7 +10,8 @@ S         arithmetic: sum w_b T_b                                 tok/s
           geometric: exp(sum w_b ln(T_b / R_b))                   -
 N         task-samples judged on both the trial and its reference -
 F, F_ref  failed task-samples of the trial, of its reference      -
-E         max(0, F - F_ref) if the paired test has p <= 0.02      -
+E         max(0, F - F_ref) if the paired test has p <= alpha     -
+alpha     0.02; 0.04 where the greedy texts drift                 -
 G         max(0, 1 - penalty E / N)                               -
 score     G S                                                     as S
 ratio     score / score of the host's last reference              -
@@ -28,7 +29,8 @@ from dataclasses import dataclass
 from scipy.stats import norm
 
 from autotune.coding.evaluate import Outcome
-from autotune.coding.gate import excess_failures, gate_factor
+from autotune.coding.gate import ALPHA, DRIFTING_ALPHA, excess_failures, gate_factor
+from autotune.coding.lossless import Comparison, Losslessness
 from autotune.measurement import BucketMeasurement, CodingResult, Interval
 from autotune.workload import Workload
 
@@ -100,11 +102,14 @@ def score_start(
     workload: Workload,
     rule: Rule,
     reference: Reference | None,
+    lossless: Comparison | None = None,
 ) -> Score | None:
     """Score one start; None when a bucket is missing or invalid.
 
     Args:
         reference: None for the reference itself, which is compared with itself.
+        lossless: The judgement on its greedy texts; where they drift, less has to speak against
+            its coding answers.
     """
     measured = {bucket.key: bucket for bucket in buckets if bucket.valid}
     if any(bucket.key not in measured for bucket in workload.buckets):
@@ -123,7 +128,8 @@ def score_start(
     else:
         raw = sum(w * m.output_tok_per_s for w, m in parts)
         error = math.sqrt(sum((w * m.interval.half_width / Z95) ** 2 for w, m in parts))
-    excess, gate = _gate(coding, reference, rule)
+    drifting = lossless is not None and lossless.verdict is Losslessness.DRIFTING
+    excess, gate = _gate(coding, reference, rule, alpha=DRIFTING_ALPHA if drifting else ALPHA)
     value = gate * raw
     return Score(
         value=value,
@@ -136,7 +142,7 @@ def score_start(
 
 
 def _gate(
-    coding: CodingResult | None, reference: Reference | None, rule: Rule
+    coding: CodingResult | None, reference: Reference | None, rule: Rule, *, alpha: float
 ) -> tuple[int, float]:
     """(E, G) of one start."""
     if coding is None or reference is None or not reference.samples:
@@ -147,6 +153,7 @@ def _gate(
     excess = excess_failures(
         [reference.samples[key] == Outcome.PASSED for key in shared],
         [coding.samples[key] == Outcome.PASSED for key in shared],
+        alpha=alpha,
     )
     return excess.penalised, gate_factor(excess, penalty=rule.penalty)
 

@@ -105,8 +105,15 @@ def _one(
     def by(rule: Rule) -> Score | None:
         if not comparable:
             return None
-        coding = start.record.coding if start.record else None
-        return score_start(start.buckets, coding, workload=workload, rule=rule, reference=reference)
+        record = start.record
+        return score_start(
+            start.buckets,
+            record.coding if record else None,
+            workload=workload,
+            rule=rule,
+            reference=reference,
+            lossless=record.lossless if record else None,
+        )
 
     plain = {name: by(replace(rule, aggregate=name)) for name in ("arithmetic", "geometric")}
     raw = {

@@ -5,6 +5,7 @@
     b, c    discordant pairs: only the trial failed, only the reference failed
     p       P(X >= b), X ~ Binomial(b + c, 1/2): the exact one-sided test of McNemar (1947,
             Psychometrika 12, 153-157) for "the trial fails more often"
+    alpha   0.02; 0.04 where the trial's greedy texts drift
     E       max(0, F - F0) if p <= alpha, else 0
     G       max(0, 1 - penalty * E / N), the factor on the score
 
@@ -18,9 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
 
-__all__ = ["ALPHA", "Excess", "excess_failures", "gate_factor", "paired_p_value"]
+__all__ = ["ALPHA", "DRIFTING_ALPHA", "Excess", "excess_failures", "gate_factor", "paired_p_value"]
 
 ALPHA = 0.02  # one false alarm in fifty trials; a study has some dozens
+# Where the greedy texts drift as well (see `lossless`). By itself the exact test keeps to half of
+# its level (200 samples, 3 % chance failures), so even if every trial drifted harmlessly the false
+# alarms would stay below one in fifty; it finds half as many again of the smallest corruptions.
+DRIFTING_ALPHA = 0.04
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,30 +11,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from sqlalchemy import event
-from sqlalchemy.engine import Engine
 
-from autotune.answers import Answers, greedy_prompts
-from autotune.audience import Watcher
-from autotune.coding.suite import load_suite, task_samples
-from autotune.concluding import Conclusion, conclude, contenders
+from autotune.concluding import Conclusion
 from autotune.config import StudyConfig, load_study
-from autotune.driver import Driver
 from autotune.errors import StudyError
 from autotune.exporting import choose
-from autotune.repository import Repository, Role, StoredStart, StoredStudy, StoredTrial
-from autotune.search import make_sampler
-from autotune.session import HostSession
+from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
 from autotune.space import Values
-from autotune.storage import connect, open_optuna
-from autotune.study import TrialStudy
-from autotune.supervisors.owner import owner_here
 from autotune.testing.sglang_server.ranking import Ranked, grid, rank
 from autotune.testing.sglang_server.surface import Surface
-from autotune.testing.simulated_runner import SimulatedFault, SimulatedRunner, SimulatedSession
+from autotune.testing.simulated_runner import SimulatedFault
+from autotune.testing.simulated_study import SimulatedStudy
 from autotune.verdict import VerdictKind
 from tests.databases import copied, template
 
@@ -95,93 +85,6 @@ class Truth:
 # -- studies --------------------------------------------------------------------------------------
 
 
-def some_answers(config: StudyConfig) -> Answers:
-    """What a run of the study asks beside the buckets."""
-    assert config.suite is not None
-    samples = task_samples(load_suite(config.suite), count=config.coding.samples)
-    return Answers(
-        greedy=greedy_prompts(config.lossless.prompts),
-        greedy_tokens=config.lossless.max_tokens,
-        reference={},
-        samples=samples,
-        coding_tokens=config.coding.max_tokens,
-        concurrency=config.coding.concurrency,
-        timeout_s=config.coding.timeout_s,
-        allow_weak=True,
-    )
-
-
-def hasty(engine: Engine) -> Engine:
-    """Wait for no disk: a study writes a thousand times."""
-
-    def unsynchronised(connection: Any, _: object) -> None:
-        connection.execute("PRAGMA synchronous = OFF")
-
-    engine.dispose()
-    event.listen(engine, "connect", unsynchronised)
-    return engine
-
-
-class Simulation:
-    """One study in one database; `run` may be called again, as a new process would go on."""
-
-    def __init__(self, config: StudyConfig, url: str) -> None:
-        self.config = config
-        self._engine = hasty(connect(url))
-        self._optuna = open_optuna(url)
-        hasty(self._optuna.engine)
-        self.repository = Repository(self._engine)
-        self.repository.open_study(
-            config.name,
-            definition=config.definition,
-            fingerprint=config.fingerprint(),
-            provenance={},
-        )
-        self.study = TrialStudy(config.name, self._optuna, space=config.space)
-        self.starts = 0
-
-    def close(self) -> None:
-        self._engine.dispose()
-        self._optuna.engine.dispose()
-
-    @property
-    def stored(self) -> StoredStudy:
-        return self.repository.load(self.config.name)
-
-    def run(self, faults: Mapping[int, SimulatedFault] | None = None) -> Conclusion:
-        config = self.config
-        self.study.use(
-            make_sampler(
-                config.study.sampler,
-                space=config.space,
-                seed=config.study.seed,
-                workload=config.workload,
-                aggregate=config.score.aggregate,
-            )
-        )
-        owner = owner_here(config.name)
-        sessions = {
-            host: SimulatedSession.open(config, host, owner=owner) for host in config.service.hosts
-        }
-        driver = Driver(
-            config,
-            study=self.study,
-            repository=self.repository,
-            sessions=cast(Mapping[str, HostSession], sessions),
-            owner=owner,
-            answers=some_answers(config),
-            finalists=lambda stored: contenders(config, stored),
-        )
-        runner = SimulatedRunner("demo", seed=config.study.seed, speeds=SPEEDS, faults=faults)
-        try:
-            runner.run(driver, Watcher())
-        finally:
-            self.starts += runner.starts
-        verdict = conclude(config, self.stored)
-        self.repository.set_verdict(config.name, asdict(verdict))
-        return verdict
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What one seed came to."""
@@ -203,13 +106,15 @@ class Studies:
     folder: Path
     made: int = 0
 
-    def open(self, path: Path = DEMO, *, hosts: tuple[str, ...] = (), **study: Any) -> Simulation:
+    def open(
+        self, path: Path = DEMO, *, hosts: tuple[str, ...] = (), **study: Any
+    ) -> SimulatedStudy:
         config = load_study(str(path)).replace_budget(trials=None, hours=None, hosts=hosts)
         config = replace(config, study=config.study.model_copy(update=study))
         self.made += 1
         folder = self.folder / str(self.made)
         folder.mkdir()
-        return Simulation(config, copied(self.empty, folder))
+        return SimulatedStudy(config, copied(self.empty, folder), surface="demo", speeds=SPEEDS)
 
     def outcomes(self, path: Path = DEMO) -> tuple[Outcome, ...]:
         """The study of every seed."""

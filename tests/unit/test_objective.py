@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.coding.lossless import Comparison, Losslessness
 from autotune.measurement import BucketMeasurement, CodingResult, Interval
 from autotune.objective import Reference, Rule, Score, score_start
 from autotune.workload import Bucket, Workload
@@ -198,6 +199,21 @@ def test_six_are_beyond_chance() -> None:
     score = gated(6, 0)
     assert score.excess_failures == 6
     assert score.gate == pytest.approx(1 - 1.5 * 6 / 200)
+
+
+def test_five_are_beyond_chance_where_the_texts_drift_too() -> None:
+    drifting = Comparison(Losslessness.DRIFTING, False, {"greedy/0": 3}, 0.001, "parted")
+    for lossless, excess in ((None, 0), (drifting, 5)):
+        score = score_start(
+            buckets(120.0, 500.0),
+            coding(5),
+            workload=WORKLOAD,
+            rule=ARITHMETIC,
+            reference=replace(REFERENCE, samples=coding(0).samples),
+            lossless=lossless,
+        )
+        assert score is not None
+        assert score.excess_failures == excess
 
 
 def test_only_failures_above_the_references_count() -> None:

@@ -1,0 +1,136 @@
+"""Does a corrupted but fast configuration ever win a simulated study?
+
+    python -m benchmarks.gate_wins --seeds 100
+
+The study is the demo's on its surface, but with the default number of coding samples; the fastest
+corrupted configurations are enqueued, so that each study measures them.  A study is won by what its
+export would put into service.  Goal: never by a configuration that corrupts more than `--rate` of
+the answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import optuna
+
+from autotune.config import StudyConfig, load_study
+from autotune.definition_files import CodingSection
+from autotune.exporting import choose
+from autotune.space import Values
+from autotune.storage import open_engine, open_optuna
+from autotune.testing.sglang_server.ranking import Ranked, grid, rank
+from autotune.testing.sglang_server.surface import Surface
+from autotune.testing.simulated_study import SimulatedStudy
+
+__all__ = ["main"]
+
+_SURFACE = "demo"
+_BAITS = 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print what won; 1 where a corrupted configuration did."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=1, help="number of the first seed")
+    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--sampler", default="random")
+    parser.add_argument("--rate", type=float, default=0.05)
+    options = parser.parse_args(arguments)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    config = load_study(_SURFACE)
+    clean, corrupted = _truth(config, options.rate)
+    baits = _baits(corrupted)
+    print(
+        f"fastest clean {clean[0].tok_per_s:.0f} tok/s; "
+        f"{sum(one.tok_per_s > clean[0].tok_per_s for one in corrupted)} corrupted are faster, "
+        f"up to {corrupted[0].tok_per_s:.0f} tok/s; enqueued: "
+        + ", ".join(
+            f"{_point(one)} ({one.corruption_rate:.0%} corrupted, {one.tok_per_s:.0f} tok/s)"
+            for one in baits
+        )
+    )
+    bad = {tuple(_point(one).values()) for one in corrupted}
+    won, wrong = 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        empty = Path(folder) / "empty.db"
+        open_engine(f"sqlite:///{empty}", create=True).dispose()
+        open_optuna(f"sqlite:///{empty}").engine.dispose()
+        for seed in range(options.first, options.first + options.seeds):
+            section = config.study.model_copy(
+                update={"seed": seed, "trials": options.trials, "sampler": options.sampler}
+            )
+            study = replace(
+                config,
+                study=section,
+                coding=config.coding.model_copy(update={"samples": CodingSection().samples}),
+                enqueue=tuple(_point(one) for one in baits),
+            )
+            named = _named(study, empty, Path(folder) / "study.db")
+            better = tuple(named.values()) != tuple(config.space.deployed().values())
+            won += better
+            if tuple(named.values()) in bad:
+                wrong += 1
+                print(f"seed {seed}: a corrupted configuration won: {named}", flush=True)
+    print(
+        f"{options.seeds} studies of {options.trials} trials ({options.sampler}): {won} named a "
+        f"better configuration, {wrong} a corrupted one; goal 0 {'met' if not wrong else 'MISSED'}"
+    )
+    return 1 if wrong else 0
+
+
+def _truth(config: StudyConfig, rate: float) -> tuple[list[Ranked], list[Ranked]]:
+    """Clean and corrupted configurations that fit, the fastest first."""
+    buckets = config.workload.buckets
+    ranked = rank(
+        Surface.named(_SURFACE),
+        grid(max_running_requests=48),
+        contexts_tokens=tuple(sorted({b.context_tokens for b in buckets})),
+        concurrencies=tuple({b.concurrency: b.weight for b in buckets}),
+        output_tokens=buckets[0].output_tokens,
+        weights=tuple({b.concurrency: b.weight for b in buckets}.values()),
+    )
+    fitting = sorted((one for one in ranked if one.fits), key=lambda one: -one.tok_per_s)
+    return (
+        [one for one in fitting if one.corruption_rate <= rate],
+        [one for one in fitting if one.corruption_rate > rate],
+    )
+
+
+def _baits(corrupted: Sequence[Ranked]) -> list[Ranked]:
+    """The fastest of all, of those that corrupt less than half, and less than an eighth."""
+    found: list[Ranked] = []
+    for most in (1.0, 0.5, 0.125):
+        one = next((c for c in corrupted if c.corruption_rate < most and c not in found), None)
+        if one is not None:
+            found.append(one)
+    return found[:_BAITS]
+
+
+def _point(one: Ranked) -> Values:
+    return {
+        "budget": one.setting.budget,
+        "topk": one.setting.topk,
+        "window": one.setting.window,
+    }
+
+
+def _named(config: StudyConfig, empty: Path, path: Path) -> Values:
+    """The configuration that the export of one study would put into service."""
+    shutil.copyfile(empty, path)
+    study = SimulatedStudy(config, f"sqlite:///{path}", surface=_SURFACE, speeds={})
+    try:
+        study.run()
+        return dict(choose(study.stored).parameters)
+    finally:
+        study.close()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
