@@ -114,7 +114,12 @@ class ServerBench:
         return {key: one.reasoning + one.text for key, one in zip(keys, got, strict=True)}
 
     def code(self, answers: Answers) -> CodingResult:
-        """Ask for every coding sample, then judge the answers in the sandbox."""
+        """Ask for every coding sample, then judge the answers in the sandbox.
+
+        A study without samples needs no sandbox.
+        """
+        if not answers.samples:
+            return CodingResult(samples={}, passed=0, failed=0, outcomes={}, wall_s=0.0)
         begun = time.monotonic()
         got = self.bench.generate_text(
             [sample.prompt for sample in answers.samples],

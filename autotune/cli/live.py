@@ -56,6 +56,7 @@ class Live:
         self._total: int | None = None
         self._began_s = time.monotonic()
         self._gpus = 1
+        self._in_tok_per_s = True
         self._screen: RichLive | None = None
         self._program = _program()
         self._where = ""
@@ -65,6 +66,7 @@ class Live:
         self._where = _where(config, storage)
         self._total = config.study.trials
         self._gpus = config.service.gpus_per_host
+        self._in_tok_per_s = config.score.aggregate == "arithmetic"
         self._done = sum(t.state in ("complete", "infeasible", "pruned") for t in stored.trials)
         self._say(f"study {config.name}: {self._done} of {self._total or 'any'} trials done")
         if again:
@@ -128,7 +130,8 @@ class Live:
         if score is not None:
             against = "" if is_reference else f", {score.ratio - 1:+.1%} against the reference"
             low, high = score.interval.low, score.interval.high
-            said = f"{score.value:.1f} tok/s [{low:.1f}, {high:.1f}]{against}"
+            places, unit = (".1f", " tok/s") if self._in_tok_per_s else (".3f", "")
+            said = f"{score.value:{places}}{unit} [{low:{places}}, {high:{places}}]{against}"
             better = self._best is None or score.ratio > self._best[0]
             if better and not score.violations and not is_reference:
                 self._best = (score.ratio, parameters)

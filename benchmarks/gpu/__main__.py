@@ -1,9 +1,10 @@
-"""`python -m benchmarks.gpu tune|grid|compare OUT`; see README.md beside this file."""
+"""`python -m benchmarks.gpu tune|grid|dflash|compare OUT`; see README.md beside this file."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from itertools import product
@@ -19,10 +20,15 @@ TRIALS = 10
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
-    parser.add_argument("what", choices=["tune", "grid", "compare"])
+    parser.add_argument("what", choices=["tune", "grid", "dflash", "compare"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--models", type=Path, default=Path("models"))
     parser.add_argument("--gpu", type=int, default=0)
+    parser.add_argument(
+        "--engine",
+        default=os.environ.get("PYTHONPATH", ""),
+        help="PYTHONPATH of the server, where SGLang is not installed",
+    )
     arguments = parser.parse_args()
     out: Path = arguments.out.resolve()
     if arguments.what == "compare":
@@ -32,16 +38,19 @@ def main() -> int:
         "tune": {"trials": TRIALS, "enqueue": [], "finalists": 1},
         # The first point is the deployed one: the reference has it.
         "grid": {"trials": len(points), "enqueue": [list(p) for p in points[1:]], "finalists": 0},
+        "dflash": {},
     }[arguments.what]
     out.mkdir(parents=True, exist_ok=True)
     study = out / f"gpu-{arguments.what}.toml"
-    text = Template((HERE / "ngram.toml").read_text())
+    space = "dflash.toml" if arguments.what == "dflash" else "ngram.toml"
+    text = Template((HERE / space).read_text())
     study.write_text(
         text.substitute(
             values,
             host=f"gpu{arguments.gpu}",
             gpu=arguments.gpu,
             models=arguments.models.resolve(),
+            engine=arguments.engine,
         )
     )
     (out / "objective.toml").write_text((HERE / "objective.toml").read_text())
@@ -67,29 +76,29 @@ def _compare(out: Path) -> int:
     grid.sort(key=lambda trial: -trial["score_ratio"])
     export = _read(out, "tune", "export", "--format", "json")
     trials = _read(out, "tune", "trials", "--json")
-    print("rank  draft  breadth   ratio to 4/1   score   tok/s (accept length) by bucket")
+    print("rank  draft  breadth   ratio to 4/1   tok/s (accept length) by bucket")
     for rank, trial in enumerate(grid, start=1):
         buckets = "  ".join(
             f"{b['output_tok_per_s']:8.0f} ({b['accept_length'] or 1:.2f})"
-            for b in trial["buckets"]
+            for b in sorted(trial["buckets"], key=lambda bucket: bucket["concurrency"])
         )
         point = trial["parameters"]
         print(
             f"{rank:4}  {point['draft_tokens']:5}  {point['breadth']:7}   "
-            f"{trial['score_ratio']:12.3f}  {trial['score']:7.0f}  {buckets}"
+            f"{trial['score_ratio']:12.3f}   {buckets}"
         )
-    winner = export["parameters"]
     ranked = [trial["parameters"] for trial in grid]
     print(f"verdict of the study after {len(trials)} trials: {export['verdict']}")
-    if winner not in ranked:
-        print(f"its winner {winner} has no score in the grid")
-        return 1
-    place = ranked.index(winner)
-    short = 1 - grid[place]["score_ratio"] / grid[0]["score_ratio"]
-    print(
-        f"its winner {winner} is number {place + 1} of {len(grid)} in the grid, "
-        f"{100 * short:.1f} % below the grid's best"
-    )
+    tried = [t for t in trials if t["score"] is not None and t["parameters"] in ranked]
+    best = max(tried, key=lambda trial: trial["score_ratio"])
+    for what, point in (("named", export["parameters"]), ("best observed", best["parameters"])):
+        if point in ranked:
+            place = ranked.index(point)
+            short = 1 - grid[place]["score_ratio"] / grid[0]["score_ratio"]
+            print(
+                f"{what}: {point}, number {place + 1} of {len(grid)} in the grid, "
+                f"{100 * short:.1f} % below the grid's best"
+            )
     for what in ("tune", "grid"):
         done = _read(out, what, "trials", "--json")
         spent_s = sum((t["load_s"] or 0) + (t["measure_s"] or 0) for t in done)
