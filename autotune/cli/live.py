@@ -32,6 +32,10 @@ from autotune.trial import Phase, TrialSpec
 __all__ = ["Live", "view"]
 
 
+_COUNTED = ("complete", "infeasible", "pruned")
+"""Endings that spend the budget of trials."""
+
+
 @dataclass
 class _Row:
     """One host as it is shown."""
@@ -41,6 +45,7 @@ class _Row:
     phase: str = "waiting"
     since_s: float = field(default_factory=time.monotonic)
     buckets: int = 0
+    last: str = ""
 
 
 class Live:
@@ -52,11 +57,12 @@ class Live:
         self._rows: dict[str, _Row] = {}
         self._loads_s: dict[str, float] = {}
         self._best: tuple[float, str] | None = None
-        self._done = 0
+        self._counted: set[int] = set()
         self._total: int | None = None
         self._began_s = time.monotonic()
         self._gpus = 1
         self._in_tok_per_s = True
+        self._buckets = 0
         self._screen: RichLive | None = None
         self._program = _program()
         self._where = ""
@@ -67,8 +73,20 @@ class Live:
         self._total = config.study.trials
         self._gpus = config.service.gpus_per_host
         self._in_tok_per_s = config.score.aggregate == "arithmetic"
-        self._done = sum(t.state in ("complete", "infeasible", "pruned") for t in stored.trials)
-        self._say(f"study {config.name}: {self._done} of {self._total or 'any'} trials done")
+        self._buckets = len(config.workload.buckets)
+        for trial in stored.trials:
+            for start in trial.starts:
+                if start.record is not None and start.record.load_s > 0:
+                    self._loads_s[start.host] = start.record.load_s
+        self._counted = {t.number for t in stored.trials if t.state in _COUNTED}
+        self._say(
+            f"study {config.name}: {len(self._counted)} of {self._total or 'any'} trials done"
+        )
+        if self._total is not None and len(self._counted) >= self._total:
+            self._say(
+                "the budget of trials is spent: only what is missing of the final rounds and the "
+                f"verdict follows; --trials {self._total + 10} would search on"
+            )
         if again:
             self._say(f"{again} unfinished trials of a killed run are queued again")
         if self._console.is_terminal and not self._as_json:
@@ -119,13 +137,19 @@ class Live:
         row.phase = text
 
     def _bucket(self, spec: TrialSpec, bucket: BucketMeasurement) -> None:
-        self._row(spec.plan.host).buckets += 1
+        row = self._row(spec.plan.host)
+        row.buckets += 1
+        width = bucket.interval.half_width / bucket.output_tok_per_s if bucket.valid else None
+        about = f" ±{width:.1%}" if width is not None else ", not valid"
+        row.last = f"{bucket.key}: {bucket.output_tok_per_s:.0f} tok/s{about}"
 
     def _ended(self, spec: TrialSpec, record: StartRecord, score: Score | None) -> None:
         host = spec.plan.host
         parameters = shown({intent.name: intent.value for intent in spec.intents})
         self._rows[host] = _Row()
         self._loads_s[host] = record.load_s
+        if record.ending in _COUNTED:
+            self._counted.add(spec.number)
         is_reference = spec.role == "reference"
         if score is not None:
             against = "" if is_reference else f", {score.ratio - 1:+.1%} against the reference"
@@ -157,8 +181,10 @@ class Live:
     def _table(self) -> Table:
         hours = (time.monotonic() - self._began_s) / 3600 * len(self._rows) * self._gpus
         best = f"best observed {self._best[0] - 1:+.1%} ({self._best[1]})" if self._best else ""
-        table = Table(title=f"{hours:.2f} GPU-hours {best}", title_justify="left")
-        for column in ("host", "trial", "parameters", "phase", "for", "buckets"):
+        done = f"{len(self._counted)} of {self._total} trials, " if self._total else ""
+        title = f"{done}{hours:.2f} GPU-hours in this run; {best}".rstrip("; ")
+        table = Table(title=title, title_justify="left")
+        for column in ("host", "trial", "parameters", "phase", "for", "buckets", "last bucket"):
             table.add_column(column)
         for host, row in sorted(self._rows.items()):
             spent_s = time.monotonic() - row.since_s
@@ -170,7 +196,8 @@ class Live:
                 row.parameters,
                 row.phase,
                 f"{spent_s:.0f} s{eta}",
-                str(row.buckets),
+                f"{row.buckets} of {self._buckets}" if row.buckets else "",
+                row.last,
             )
         return table
 
