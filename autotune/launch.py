@@ -70,10 +70,6 @@ class Recipe:
             for p in self.parameters
         )
 
-    def reference_flag(self, flag: str) -> str | None:
-        """A flag's value in the reference, None when it has none."""
-        return get_flag(read_words(self.reference.argv, self.reference.passage), flag)
-
 
 def make_recipe(
     space: SearchSpace,

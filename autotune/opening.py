@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from autotune.checking.findings import CheckState
+from autotune.checking.limits import concurrency_finding, context_finding
 from autotune.config import StudyConfig
 from autotune.errors import (
     AutotuneError,
@@ -29,6 +31,7 @@ from autotune.errors import (
 from autotune.hosts import HostPlan, open_supervisor
 from autotune.interrupts import undisturbed
 from autotune.launch import Recipe, make_recipe
+from autotune.passage import read_words
 from autotune.repository import Repository
 from autotune.session import HostSession
 from autotune.sglang.server import ServerInfo, SglangServer
@@ -46,8 +49,6 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
-
-RUNNING_LIMIT_FLAG = "--max-running-requests"
 
 
 def plan_host(config: StudyConfig, host: str) -> HostPlan:
@@ -233,23 +234,13 @@ def _restore(
 def _require_room(
     config: StudyConfig, recipe: Recipe, plan: HostPlan, info: ServerInfo | None
 ) -> None:
-    """The largest bucket must fit into what the reference admits at once."""
-    largest = config.workload.largest_concurrency
-    given = recipe.reference_flag(RUNNING_LIMIT_FLAG)
-    if given is not None and given.isdigit():
-        limit: int | None = int(given)
-    elif info is not None:
-        value = info.merged.get("max_running_requests")
-        limit = value if isinstance(value, int) else None
-    else:
-        limit = None
-    if limit is not None and largest > limit:
-        raise StudyError(
-            f"a bucket asks for {largest} requests at once, but the server on {plan.host} admits "
-            f"{limit}",
-            hint=f'add fixed_flags = [{{ flag = "{RUNNING_LIMIT_FLAG}", value = "{largest}", '
-            'why = "..." }] to [service], or drop the bucket',
-        )
+    """The largest bucket must fit into what the reference admits at once, the longest into its
+    context."""
+    words = read_words(recipe.reference.argv, recipe.reference.passage)
+    for judge in (concurrency_finding, context_finding):
+        finding = judge(plan.host, config.workload, words, info)
+        if finding.state is CheckState.BAD:
+            raise StudyError(finding.found, hint=finding.todo)
 
 
 def _ask(plan: HostPlan) -> ServerInfo | None:

@@ -19,6 +19,7 @@ from autotune.errors import (
 )
 from autotune.hosts import HostPlan, open_connector, open_supervisor
 from autotune.launch import Recipe, make_recipe
+from autotune.passage import read_words
 from autotune.remote.connector import Connector
 from autotune.sglang.flags import get_flag
 from autotune.sglang.server import ServerInfo, SglangServer, spelling
@@ -271,7 +272,7 @@ def _look_at_flags(
         return f"what the definition calls deployed is what runs; starts are told apart by {nonce}"
 
     if look.add(tried(plan.host, "deployed", recipe)) and look.recipe is not None:
-        argv = look.recipe.reference.argv
+        argv = read_words(look.recipe.reference.argv, look.recipe.reference.passage)
         look.add(concurrency_finding(plan.host, config.workload, argv, info))
         look.add(context_finding(plan.host, config.workload, argv, info))
         if info is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autotune.checking.findings import CheckState, Finding
 from autotune.sglang.algorithms import ALGORITHM_ALIASES, ALGORITHM_FLAG, SPECULATIVE_LIMIT
 from autotune.sglang.flags import get_flag
-from autotune.sglang.server import ServerInfo
+from autotune.sglang.server import ServerInfo, limits_of
 from autotune.supervisors.base import Word
 from autotune.workload import Workload
 
@@ -23,7 +23,7 @@ def concurrency_finding(
     """Whether the largest bucket fits into what the reference admits at once."""
     what, most = "concurrency", workload.largest_concurrency
     given = get_flag(argv, RUNNING_FLAG)
-    told = info.merged.get("max_running_requests") if info is not None else None
+    told = limits_of(info).max_running_requests if info is not None else None
     limit = int(given) if given is not None and given.isdecimal() else told
     if not isinstance(limit, int) and get_flag(argv, ALGORITHM_FLAG, ALGORITHM_ALIASES):
         limit = SPECULATIVE_LIMIT
@@ -40,7 +40,7 @@ def concurrency_finding(
             host,
             what,
             CheckState.BAD,
-            f"a bucket asks for {most} requests at once, the server admits {limit}",
+            f"a bucket asks for {most} requests at once, but the server on {host} admits {limit}",
             f'add fixed_flags = [{{ flag = "{RUNNING_FLAG}", value = "{most}", why = "..." }}] to '
             "[service], or drop the bucket",
         )

@@ -10,7 +10,7 @@ import typer
 from autotune.cli.options import Host, Json, Storage, Study, print_json
 
 if TYPE_CHECKING:
-    from autotune.checking import Checked
+    from autotune.checking.whole import Checked
     from autotune.config import StudyConfig
 
 __all__ = ["command", "show"]
@@ -44,7 +44,7 @@ def show(config: StudyConfig, storage: str | None, *, as_json: bool, plan: bool)
     Raises:
         StudyError: Something keeps the study from running.
     """
-    from autotune.checking import check_study
+    from autotune.checking.whole import check_study
     from autotune.errors import StudyError
 
     checked = check_study(config, storage)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autotune.checking import check_study
+from autotune.checking.whole import check_study
 from autotune.cli.options import rounded
 from autotune.config import load_study
 from autotune.exporting import choose
