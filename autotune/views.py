@@ -94,6 +94,8 @@ def trial_view(trial: StoredTrial, definition: Mapping[str, Any]) -> dict[str, A
             "passed": coding.passed,
             "failed": coding.failed,
             "outcomes": dict(coding.outcomes),
+            "rules": dict(Counter(coding.rules.values())),
+            "sandbox": coding.sandbox or None,
         }
         if coding
         else None,

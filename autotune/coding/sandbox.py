@@ -165,7 +165,7 @@ class WeakSandbox:
         if os.geteuid() == 0 and not self.allow_root:
             raise TargetError(
                 "the weaker sandbox is refused for root",
-                hint="install bubblewrap, run as another user, or allow it explicitly",
+                hint='install bubblewrap, run as another user, or set sandbox = "weak"',
             )
 
     @property
@@ -217,7 +217,7 @@ def choose_sandbox(*, allow_weak: bool, limits: Limits | None = None) -> Sandbox
             raise TargetError(
                 f"no sandbox for the coding eval: {error.message}",
                 hint=f"{error.hint or 'install bubblewrap 0.8 or newer'}; in a container allow "
-                "user namespaces; or allow the weaker sandbox explicitly",
+                'user namespaces; or allow the weaker sandbox: sandbox = "weak" under [coding]',
             ) from error
         weak = WeakSandbox(limits=limits, allow_root=True)
         _require_sound(weak)
