@@ -41,3 +41,6 @@ class Audience(Protocol):
 
     def concluded(self, stored: StoredStudy, verdict: Conclusion, *, report: Path) -> None:
         """The study has its verdict."""
+
+    def left(self, study: str, *, stopped: bool) -> None:
+        """This run is over without a verdict: it was stopped, or another run measures the rest."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ class StudyConfig:
         suite: The coding tasks; None where no answers are asked for.
         enqueue: Points measured before the sampler's own, effective values, without duplicates.
         definition: Both files as plain JSON, reasons included, and the hash of the suite.
+        labels: By host: what the study calls it, where that is not its name.
     """
 
     name: str
@@ -61,6 +63,7 @@ class StudyConfig:
     measure: MeasureSection
     enqueue: tuple[Mapping[str, ParameterValue], ...]
     definition: Mapping[str, Any]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def fingerprint(self) -> str:
         """SHA-256 over what makes the study, coding tasks included: another one is not resumed."""
@@ -88,6 +91,35 @@ class StudyConfig:
         study = self.study.model_copy(update=changes)
         service = self.service.model_copy(update={"hosts": hosts}) if hosts else self.service
         return replace(self, study=study, service=service)
+
+    def label_hosts(self, given: tuple[str, ...]) -> StudyConfig:
+        """The same study with other names for its hosts: `NAME=LABEL`, or the one host's label.
+
+        Several machines may each tune a host that they call `local`; in the study they differ.
+
+        Raises:
+            ConfigError: A label is for no host, or two hosts would be called alike.
+        """
+        names = [host.partition(":")[0] for host in self.service.hosts]
+        labels: dict[str, str] = {}
+        for text in given:
+            name, equals, label = text.partition("=")
+            if not equals and len(names) == 1:
+                name, label = names[0], text
+            if name not in names or not label:
+                raise ConfigError(
+                    f"--host-label {text} names no host of the study",
+                    hint=f"NAME=LABEL, where NAME is one of {', '.join(names)}",
+                )
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", label):
+                raise ConfigError(
+                    f"--host-label {text}: a label has letters, digits, '.', '_', '-'"
+                )
+            labels[name] = label
+        called = [labels.get(name, name) for name in names]
+        if len(set(called)) < len(called):
+            raise ConfigError(f"two hosts would be called {max(called, key=called.count)}")
+        return replace(self, labels=labels)
 
 
 def load_study(name: str) -> StudyConfig:

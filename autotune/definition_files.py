@@ -50,6 +50,8 @@ class StudySection(Section):
 
     At least one of `trials`, `hours` and `gpu_hours` bounds the study.  `enqueue` lists points that
     are measured before the sampler's own, values in the order of the parameters in this file.
+    A driver on another machine that was silent for `driver_grace_s` is dead: its trials are queued
+    again.  It must be longer than a load, a measurement and an outage of the database.
     """
 
     objective: str
@@ -64,6 +66,7 @@ class StudySection(Section):
     finalists: Annotated[int, Field(ge=0, le=5)] = 2
     final_rounds: Annotated[int, Field(ge=0, le=20)] = 3
     same_failure_most: PositiveInt = 4
+    driver_grace_s: Annotated[float, Field(ge=10, allow_inf_nan=False)] = 3600.0
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
@@ -281,6 +284,7 @@ class ObjectiveFile(Section):
 RESUMABLE = frozenset(
     {
         *("study.trials", "study.hours", "study.gpu_hours", "study.same_failure_most"),
+        *("study.driver_grace_s",),
         *("service.hosts", "service.load_timeout_s", "service.stop_timeout_s"),
         *("service.restore_after_s", "service.command_timeout_s", "service.ssh_config"),
     }

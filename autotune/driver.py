@@ -1,8 +1,9 @@
 """The driver: which start comes next on which host, and what its ending means.
 
-The driver alone writes Optuna's tables and ours.  Runners pull: `next` gives a start for a free
-host, `bucket` and `finish` take what it gave, `lost` says that its worker is gone.  Everything is
-saved before it is told, so that a crash between the two is repaired by telling what was saved.
+Drivers alone write Optuna's tables and ours.  Runners pull: `take` gives a start for a free host,
+`bucket` and `finish` take what it gave, `lost` says that its worker is gone.  Everything is saved
+before it is told, so that a crash between the two is repaired by telling what was saved.  Several
+drivers may share a study: what comes next is decided by one at a time.
 """
 
 from __future__ import annotations
@@ -16,37 +17,49 @@ from enum import Enum
 
 from autotune.answers import Answers
 from autotune.config import StudyConfig
-from autotune.endings import interrupted, tell_ending, trial_attributes, unscored
-from autotune.errors import StorageError, StudyError, TargetError
-from autotune.judging import Judge, host_is_gone, require_room
+from autotune.endings import interrupted, reconcile, unscored
+from autotune.errors import StorageAway, StudyError, TargetError
+from autotune.finals import Finals
+from autotune.judging import Judge, gone, require_room, silent_most_s
 from autotune.measurement import BucketMeasurement, Ending, FailureRecord, StartRecord
+from autotune.metrics import Figures
+from autotune.mirror import Mirror
 from autotune.objective import Score, score_start
+from autotune.outage import Outage
+from autotune.outbox import Flight, Outbox
 from autotune.repository import Repository
-from autotune.rounds import REFERENCE, next_final, plan_rounds
+from autotune.roster import Roster
+from autotune.rounds import REFERENCE
 from autotune.session import HostSession
 from autotune.space import Values
+from autotune.spool import Spool, Spooled
 from autotune.standing import (
     failed_references,
-    final_starts,
     references_of,
+    search_left,
     starts_since_reference,
+    time_is_up,
 )
 from autotune.starting import last_reference, make_spec, rule_of
 from autotune.stored import Role, StoredStart, StoredStudy, StoredTrial
 from autotune.study import TrialStudy
 from autotune.supervisors.base import Owner
+from autotune.surroundings import ALONE, Surroundings
 from autotune.trial import TrialSpec
+from autotune.views import best_trial
 
 __all__ = ["Driver", "Nothing"]
+
+log = logging.getLogger(__name__)
 
 REFERENCE_TRIES = 2
 """Starts of a reference in a row that may fail before its host is given up."""
 
+REVIEW_S = 15.0
+"""How often a driver that is not alone looks for trials of dead ones."""
+
 
 log = logging.getLogger(__name__)
-
-SAVE_PATIENCE_S, SAVE_EVERY_S = 600.0, 5.0
-"""How long the end of a start is tried to be saved: about what making it again would cost."""
 
 
 class Nothing(Enum):
@@ -57,7 +70,13 @@ class Nothing(Enum):
 
 
 class Driver:
-    """One run of one study over its hosts."""
+    """One run of one study over its hosts.
+
+    Args:
+        sessions: Hosts that this driver holds, by name; may change between two calls of `take`.
+        surroundings: Hosts that come and go, and the other drivers.
+        spool: Where results wait for the database; None keeps them in memory.
+    """
 
     def __init__(
         self,
@@ -69,37 +88,98 @@ class Driver:
         owner: Owner,
         answers: Answers,
         finalists: Callable[[StoredStudy], tuple[int, ...]],
+        mirror: Mirror | None = None,
+        surroundings: Surroundings = ALONE,
+        spool: Spool | None = None,
         clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self.config = config
         self.sessions = sessions
+        self.stopped = False
+        """Whether no further start may begin."""
         self._study = study
         self._repository = repository
         self._owner = owner
         self._answers = answers
-        self._finalists = finalists
+        self._around = surroundings
         self._clock = clock
-        self._pause = pause
         self._began_s = clock()
-        self._flying: dict[str, tuple[TrialSpec, Role, int]] = {}
+        self._roster = Roster(repository, config.name)
+        self._mirror = mirror or Mirror(repository, config.name)
+        self._outbox = Outbox(repository, study, self._mirror, spool)
+        self._flying: dict[str, Flight] = {}
         self._judge = Judge(config.study.same_failure_most)
         self._starts: Counter[str] = Counter()
-        self._contenders: tuple[int, ...] | None = None
-        self._rounds = range(0)
-        # Hosts that had nothing to do; nothing can change that before a start has ended.
-        self._waiting: set[str] = set()
+        self._finals = Finals(config, owner, finalists)
+        # Hosts that had nothing to do, and the revision of the study that they had nothing in.
+        self._idle: dict[str, Nothing] = {}
+        self._idle_revision = -1
+        self._outage = Outage(clock)
+        self._reviewed_s = self._began_s
 
     # -- what comes next --------------------------------------------------------------------------
     @property
     def stored(self) -> StoredStudy:
-        return self._repository.load(self.config.name)
+        """The study as it was at the last look."""
+        return self._mirror.stored
+
+    @property
+    def concludes(self) -> bool:
+        """Whether this driver measures the final rounds and names the winner."""
+        return self._finals.ours
+
+    def figures(self) -> Figures:
+        """One look at the run, from any thread."""
+        stored, sessions = self._mirror.stored, list(self.sessions.values())
+        best = best_trial(stored)
+        score = best.starts[0].score if best is not None else None
+        hosts = (
+            "lost" if s.lost is not None else "usable" if s.usable else "draining" for s in sessions
+        )
+        return Figures(
+            study=self.config.name,
+            trials=Counter(trial.state for trial in stored.trials),
+            hosts=Counter(hosts),
+            flying=len(self._flying),
+            starts=sum(list(self._starts.values())),
+            waiting=len(self._outbox),
+            storage_away=self._outage.on,
+            best_ratio=score.ratio if score is not None else None,
+        )
+
+    def flying(self) -> tuple[int, ...]:
+        """Numbers of the trials whose end will be told from here."""
+        return tuple(f.spec.number for f in list(self._flying.values()) if f.role is not Role.FINAL)
 
     def free_hosts(self) -> tuple[str, ...]:
         """Usable hosts on which nothing runs, the one with the fewest starts first."""
-        busy = {spec.plan.host for spec, _, _ in self._flying.values()}
+        busy = self._busy()
         free = [h for h, s in self.sessions.items() if s.usable and h not in busy]
         return tuple(sorted(free, key=lambda host: self._starts[host]))
+
+    def stop(self) -> None:
+        """Begin no further start; those under way end as they do."""
+        self.stopped = True
+
+    def take(self) -> TrialSpec | Nothing:
+        """The next start for whichever host is free.
+
+        Raises:
+            StudyError: No host is left, or the study cannot go on.
+            StorageAway: The database was away for too long.
+        """
+        self._around.step(self._busy())
+        self._lose_silent()
+        try:
+            self._outbox.flush()
+            self._mirror.refresh()
+            self._review()
+            step = self._nothing() if self.stopped else self._take()
+        except StorageAway as error:
+            self._outage.met(error)
+            return Nothing.WAIT
+        self._outage.over()
+        return step
 
     def next(self, host: str) -> TrialSpec | Nothing:
         """The next start for a free host.
@@ -107,58 +187,44 @@ class Driver:
         Raises:
             StudyError: The study cannot go on.
         """
-        stored = self.stored
-        own = references_of(stored, host)
+        self._mirror.refresh()
+        return self._next(host)
+
+    def _next(self, host: str) -> TrialSpec | Nothing:
+        own = references_of(self.stored, host)
         if not own:
-            return self._first_reference(stored, host)
-        if self._search_left():
-            if starts_since_reference(stored, host) >= self.config.study.reference_every:
-                return self._reference_again(stored, host, own)
-            self._study.enqueue_once(self.config.enqueue)
-            asked = self._study.ask()
-            self._repository.begin_trial(
-                self.config.name,
-                asked.number,
-                parameters=asked.values,
-                reference=False,
-                retry_of=asked.retry_of,
+            return self._first_reference(host)
+        if search_left(self.stored, self.config, hours=self._hours()):
+            if starts_since_reference(self.stored, host) >= self.config.study.reference_every:
+                return self._reference_again(host, own)
+            with self._roster.turn():
+                if search_left(self._mirror.refresh(), self.config, hours=self._hours()):
+                    return self._search(host)
+        if any(flight.role is not Role.FINAL for flight in self._flying.values()):
+            return Nothing.WAIT
+        if any(not trial.told for trial in self.stored.trials):
+            # Of another driver, living or dead: what comes of it is not known yet.
+            return (
+                Nothing.DONE
+                if time_is_up(self.stored, self.config, hours=self._hours())
+                else Nothing.WAIT
             )
-            return self._start(asked.number, asked.values, host, Role.SEARCH, 0)
-        if any(role is not Role.FINAL for _, role, _ in self._flying.values()):
-            return Nothing.WAIT
-        return self._final(stored, host, own[0][0])
-
-    def take(self) -> TrialSpec | Nothing:
-        """The next start for whichever host is free.
-
-        Raises:
-            StudyError: No host is left, or the study cannot go on.
-        """
-        for host in self.free_hosts():
-            if host in self._waiting:
-                continue
-            step = self.next(host)
-            if isinstance(step, TrialSpec):
-                return step
-            if self.sessions[host].usable:
-                self._waiting.add(host)
-            else:  # given up just now: others may take over what was its own
-                self._waiting.clear()
-                return self.take()
-        if self._flying:
-            return Nothing.WAIT
-        if not self.free_hosts():
-            reasons = "; ".join(str(s.lost) for s in self.sessions.values())
-            raise StudyError(f"no host is left: {reasons}")
-        return Nothing.DONE
+        return self._final(host, own[0][0])
 
     # -- what came back ---------------------------------------------------------------------------
+    def heard(self, claim_id: str) -> None:
+        """The worker of a start gave a sign of life."""
+        if claim_id in self._flying:
+            self._flying[claim_id].heard_s = self._clock()
+
     def bucket(self, claim_id: str, bucket: BucketMeasurement) -> None:
-        """Save a bucket at once; one that cannot be saved is saved with the end of its start."""
-        try:
-            self._repository.add_bucket(claim_id, bucket)
-        except StorageError as error:
-            log.warning("bucket %s is not saved yet: %s", bucket.key, error)
+        """Save a bucket at once."""
+        self.heard(claim_id)
+        if claim_id in self._flying:
+            try:
+                self._outbox.bucket(self._flying[claim_id], bucket)
+            except StorageAway as error:
+                self._outage.met(error)
 
     def finish(
         self, claim_id: str, record: StartRecord, *, stopping: bool = False
@@ -174,20 +240,27 @@ class Driver:
         Raises:
             StudyError: The ending stops the study; it is saved and told nevertheless.
         """
-        spec, role, _ = self._flying.pop(claim_id)
-        self._waiting.clear()
-        trial = self._trial(spec.number)
-        complete = record.ending is Ending.COMPLETE
-        score = self._score(trial, record, spec.plan.host) if complete else None
-        if record.ending is Ending.COMPLETE and score is None:
-            record = replace(record, ending=Ending.FAILED, failure=unscored(record))
-        self._save(claim_id, record, score, patience_s=0.0 if stopping else SAVE_PATIENCE_S)
-        if role is not Role.FINAL and not trial.told:
-            self._tell(trial, spec, record, score)
-        if host_is_gone(record.failure) and record.failure is not None:
-            self.sessions[spec.plan.host].lose(TargetError(record.failure.message))
-        if trial.reference and score is not None and not stopping:
-            require_room(self.config.workload.largest_concurrency, spec.plan.host, record)
+        if claim_id not in self._flying:  # given up as silent, and yet it has ended
+            self._repository.end_start(claim_id, record, None)
+            return record, None
+        flight = self._flying[claim_id]
+        host, reference = flight.spec.plan.host, flight.spec.role == Role.REFERENCE
+        score = None
+        if record.ending is Ending.COMPLETE:
+            score = self._score(record, host, reference=reference)
+            if score is None:
+                record = replace(record, ending=Ending.FAILED, failure=unscored(record))
+        self._outbox.put(flight, Spooled(claim_id, record, score))
+        del self._flying[claim_id]
+        self._idle.clear()
+        try:
+            self._outbox.flush()
+        except StorageAway as error:
+            self._outage.met(error)
+        if host in self.sessions and (reason := gone(record.failure)) is not None:
+            self.sessions[host].lose(reason)
+        if reference and score is not None and not stopping:
+            require_room(self.config.workload.largest_concurrency, host, record)
         if not stopping:
             self._judge.judge(record, starts=sum(self._starts.values()))
         return record, score
@@ -204,45 +277,103 @@ class Driver:
         for claim_id in list(self._flying):
             self.finish(claim_id, interrupted(reason, at_s=time.time()), stopping=True)
 
+    # -- inside: looking around -------------------------------------------------------------------
+    def _busy(self) -> frozenset[str]:
+        return frozenset(flight.spec.plan.host for flight in self._flying.values())
+
+    def _take(self) -> TrialSpec | Nothing:
+        if self._idle_revision != self._mirror.revision:
+            self._idle.clear()
+            self._idle_revision = self._mirror.revision
+        for host in self.free_hosts():
+            if host in self._idle:
+                continue
+            step = self._next(host)
+            if isinstance(step, TrialSpec):
+                return step
+            if self.sessions[host].usable:
+                self._idle[host] = step
+            else:  # given up just now: others may take over what was its own
+                self._idle.clear()
+                return self._take()
+        free = self.free_hosts()
+        if self._flying or any(self._idle.get(host) is Nothing.WAIT for host in free):
+            return Nothing.WAIT
+        if not free:
+            if self._around.expecting():
+                return Nothing.WAIT
+            reasons = "; ".join(str(s.lost) for s in self.sessions.values() if s.lost)
+            raise StudyError(f"no host is left: {reasons or 'every host was drained'}")
+        return Nothing.DONE
+
+    def _nothing(self) -> Nothing:
+        return Nothing.WAIT if self._flying else Nothing.DONE
+
+    def _lose_silent(self) -> None:
+        """A worker that says nothing for longer than everything it waits for hangs."""
+        most_s = silent_most_s(self.config)
+        for claim_id, flight in list(self._flying.items()):
+            silent_s = self._clock() - flight.heard_s
+            if silent_s > most_s:
+                self.lost(claim_id, f"nothing was heard of its worker for {silent_s:.0f} s")
+
+    def _review(self) -> None:
+        """Free the trials of dead drivers, once; nobody else decides meanwhile."""
+        if self._clock() - self._reviewed_s < REVIEW_S and not self._outage.on:
+            return
+        self._reviewed_s = self._clock()
+        others = any(start.owner != self._owner for start in self._mirror.open_starts())
+        # What was under way when the database went away is looked at when it is back.
+        if not others and not self._outage.on:
+            return
+        alive = self._around.living()
+
+        def lives(start: StoredStart) -> bool:
+            if start.owner == self._owner:
+                return start.claim_id in self._flying or start.claim_id in self._outbox
+            return alive(start.owner)
+
+        with self._roster.turn():
+            stored = self._mirror.refresh()
+            again = reconcile(self._study, self._repository, stored, lives=lives)
+        if again:
+            log.warning("%d trials of a dead driver are queued again", again)
+        self._mirror.refresh()
+
     # -- inside: making starts --------------------------------------------------------------------
-    def _search_left(self) -> bool:
-        budget = self.config.study
-        hours = (self._clock() - self._began_s) / 3600
-        if budget.hours is not None and hours >= budget.hours:
-            return False
-        spent = budget.gpu_hours is not None and self._gpu_hours() >= budget.gpu_hours
-        if spent or budget.trials is None:
-            return not spent
-        flying = {
-            spec.number for spec, _, _ in self._flying.values() if not self._trial(spec.number).told
-        }
-        return self._study.ended() + len(flying) < budget.trials
+    def _hours(self) -> float:
+        return (self._clock() - self._began_s) / 3600
 
-    def _gpu_hours(self) -> float:
-        seconds = sum(
-            start.record.stop_s + start.record.load_s + start.record.measure_s
-            for trial in self.stored.trials
-            for start in trial.starts
-            if start.record is not None and start.record.ended_at_s
+    def _search(self, host: str) -> TrialSpec:
+        self._study.enqueue_once(self.config.enqueue)
+        asked = self._study.ask()
+        self._repository.begin_trial(
+            self.config.name,
+            asked.number,
+            parameters=asked.values,
+            reference=False,
+            retry_of=asked.retry_of,
         )
-        return seconds / 3600 * self.config.service.gpus_per_host
+        return self._start(asked.number, asked.values, host, Role.SEARCH, 0)
 
-    def _first_reference(self, stored: StoredStudy, host: str) -> TrialSpec | Nothing:
-        failed = failed_references(stored, host, since=0, owner=self._owner)
+    def _first_reference(self, host: str) -> TrialSpec | Nothing:
+        failed = failed_references(self.stored, host, since=0, owner=self._owner)
         if len(failed) >= REFERENCE_TRIES:
             return self._give_up(host, failed[-1])
         values = self.config.space.effective(self.config.space.deployed())
-        asked = self._study.add_reference(values, host=host)
-        self._repository.begin_trial(
-            self.config.name, asked.number, parameters=values, reference=True, retry_of=None
-        )
-        return self._start(asked.number, values, host, Role.REFERENCE, 0)
+        with self._roster.turn():
+            asked = self._study.add_reference(values, host=host)
+            self._repository.begin_trial(
+                self.config.name, asked.number, parameters=values, reference=True, retry_of=None
+            )
+            return self._start(asked.number, values, host, Role.REFERENCE, 0, is_reference=True)
 
     def _reference_again(
-        self, stored: StoredStudy, host: str, own: list[tuple[StoredTrial, StoredStart]]
+        self, host: str, own: list[tuple[StoredTrial, StoredStart]]
     ) -> TrialSpec | Nothing:
         """A repeat of the reference; a host on which it fails twice in a row is of no use."""
-        failed = failed_references(stored, host, since=own[-1][1].order, owner=self._owner)
+        since = own[-1][1].order
+        failed = failed_references(self.stored, host, since=since, owner=self._owner)
         if len(failed) >= REFERENCE_TRIES:
             return self._give_up(host, failed[-1])
         return self._repeat(own[0][0], host, Role.REFERENCE, len(own))
@@ -255,39 +386,43 @@ class Driver:
         )
         return Nothing.DONE
 
-    def _final(self, stored: StoredStudy, host: str, reference: StoredTrial) -> TrialSpec | Nothing:
-        if self._contenders is None:
-            self._contenders = self._finalists(stored)
-            self._rounds = plan_rounds(
-                self._contenders, self.config.study.final_rounds, final_starts(stored)
-            )
-        usable = [h for h, s in self.sessions.items() if s.usable]
-        found = next_final(
-            self._contenders,
-            self._rounds,
-            final_starts(stored, owner=self._owner),
-            host=host,
-            usable_hosts=usable,
+    def _final(self, host: str, reference: StoredTrial) -> TrialSpec | Nothing:
+        found = self._finals.next(
+            self.stored,
+            host,
+            usable=[h for h, s in self.sessions.items() if s.usable],
+            conclude_by=lambda: self._roster.conclude_by(self._owner, alive=self._around.living()),
         )
         if found is not None:
             round_, contender = found
-            trial = reference if contender == REFERENCE else self._trial(contender)
+            trial = reference if contender == REFERENCE else self._mirror.trial(contender)
             return self._repeat(trial, host, Role.FINAL, round_)
-        if starts_since_reference(stored, host) > 0:
-            return self._reference_again(stored, host, references_of(stored, host))
-        return Nothing.WAIT if self._flying else Nothing.DONE
+        if starts_since_reference(self.stored, host) > 0:
+            return self._reference_again(host, references_of(self.stored, host))
+        return self._nothing()
 
     def _repeat(self, trial: StoredTrial, host: str, role: Role, round_: int) -> TrialSpec:
-        return self._start(trial.number, trial.parameters, host, role, round_)
+        return self._start(
+            trial.number, trial.parameters, host, role, round_, is_reference=trial.reference
+        )
 
-    def _start(self, number: int, values: Values, host: str, role: Role, round_: int) -> TrialSpec:
+    def _start(
+        self,
+        number: int,
+        values: Values,
+        host: str,
+        role: Role,
+        round_: int,
+        *,
+        is_reference: bool = False,
+    ) -> TrialSpec:
         spec = make_spec(
             self.config,
             self.stored,
             self.sessions[host],
             number=number,
             values=values,
-            reference=self._trial(number).reference,
+            reference=is_reference,
             role=role,
             answers=self._answers,
         )
@@ -302,54 +437,16 @@ class Driver:
             owner=self._owner,
             argv=spec.launch.texts(),
         )
-        self._flying[spec.claim_id] = (spec, role, round_)
+        self._flying[spec.claim_id] = Flight(spec, role, round_, self._clock())
         self._starts[host] += 1
         return spec
 
-    def _trial(self, number: int) -> StoredTrial:
-        return next(t for t in self.stored.trials if t.number == number)
-
-    # -- inside: taking endings -------------------------------------------------------------------
-    def _save(
-        self, claim_id: str, record: StartRecord, score: Score | None, *, patience_s: float
-    ) -> None:
-        """Save the end of a start; what was measured for minutes waits for a full disk to be freed.
-
-        Raises:
-            StorageError: It could not be saved for so long.
-        """
-        ends_s = self._clock() + patience_s
-        while True:
-            try:
-                self._repository.end_start(claim_id, record, score)
-            except StorageError as error:
-                if self._clock() >= ends_s:
-                    raise
-                log.warning("a measured start cannot be saved, trying again: %s", error)
-                self._pause(SAVE_EVERY_S)
-            else:
-                return
-
-    def _score(self, trial: StoredTrial, record: StartRecord, host: str) -> Score | None:
+    def _score(self, record: StartRecord, host: str, *, reference: bool) -> Score | None:
         return score_start(
             record.buckets,
             record.coding,
             workload=self.config.workload,
             rule=rule_of(self.config.score),
-            reference=None if trial.reference else last_reference(self.stored, host),
+            reference=None if reference else last_reference(self.stored, host),
             lossless=record.lossless,
         )
-
-    def _tell(
-        self,
-        trial: StoredTrial,
-        spec: TrialSpec,
-        record: StartRecord,
-        score: Score | None,
-    ) -> None:
-        self._study.note(trial.number, trial_attributes(spec, record, score))
-        saved = (score.ratio, score.violations) if score is not None else None
-        trials = self.stored.trials
-        state = tell_ending(self._study, trial, record, saved, trials=trials)
-        self._repository.end_trial(self.config.name, trial.number, state)
-        self._repository.mark_told(self.config.name, trial.number)

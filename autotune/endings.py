@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
@@ -15,14 +15,15 @@ from autotune.measurement import (
     StartRecord,
 )
 from autotune.objective import Score
-from autotune.repository import Repository, StoredStart, StoredTrial
+from autotune.repository import Repository
+from autotune.stored import StoredStart, StoredStudy, StoredTrial
 from autotune.study import TrialStudy
-from autotune.supervisors.base import Owner
 from autotune.trial import TrialSpec
 
 __all__ = [
     "interrupted",
     "reconcile",
+    "settle",
     "tell_ending",
     "trial_attributes",
     "unscored",
@@ -84,31 +85,36 @@ def tell_ending(
 
 
 def reconcile(
-    study: TrialStudy, repository: Repository, name: str, *, alive: Callable[[Owner], bool]
+    study: TrialStudy,
+    repository: Repository,
+    stored: StoredStudy,
+    *,
+    lives: Callable[[StoredStart], bool],
 ) -> int:
-    """Repair what a killed driver left: tell what was saved, free what was not.
+    """Repair what a dead driver left: tell what was saved, free what was not.
 
     Every step may be repeated, so a kill within the repair is repaired by the next one.
 
     Args:
-        alive: Whether the owner of a start still lives.
+        lives: Whether an end of this start may still come.
 
     Returns:
         How many trials were queued again.
     """
-    waiting = study.waiting()
-    stored = {trial.number: trial for trial in repository.load(name).trials}
+    before = study.waiting()
+    trials = {trial.number: trial for trial in stored.trials}
     for number in study.running():
-        if number not in stored:  # asked for, and killed before anything was written down
+        if number not in trials:  # asked for, and killed before anything was written down
             study.tell_failed(number)
             if not study.is_reference(number):
                 study.queue_again(number)
-    for trial in stored.values():
+    for trial in stored.trials:
+        if trial.told:
+            continue
         start = trial.starts[-1] if trial.starts else None
-        lives = start is not None and start.record is None and alive(start.owner)
-        if not trial.told and not lives:
-            _end_saved(study, repository, name, trial, start, trials=tuple(stored.values()))
-    return study.waiting() - waiting
+        if start is None or start.record is not None or not lives(start):
+            _end_saved(study, repository, stored.name, trial, start, trials=stored.trials)
+    return study.waiting() - before
 
 
 def _end_saved(
@@ -125,19 +131,41 @@ def _end_saved(
     saved = None
     if start is not None and start.score is not None:
         saved = (start.score.ratio, start.violations)
-    if study.state(trial.number) == "RUNNING":
-        if start is not None:
-            figures = _bucket_figures(start.buckets)
-            study.note(trial.number, {"host": start.host, "buckets": figures})
-        state = tell_ending(study, trial, record, saved, trials=trials)
-    else:
-        state = _state_of(record.ending if record is not None else Ending.FAILED, saved)
-        if state is Ending.FAILED:
-            _queue_again(study, trial, record, trials=trials)
+    notes: dict[str, Any] = {}
+    if start is not None:
+        notes = {"host": start.host, "buckets": _bucket_figures(start.buckets)}
+    state = settle(study, trial, record, saved, notes=notes, trials=trials)
     if start is not None and record is None:
         repository.end_start(start.claim_id, _killed(start), None)
     repository.end_trial(name, trial.number, state)
-    repository.mark_told(name, trial.number)
+
+
+def settle(
+    study: TrialStudy,
+    trial: StoredTrial,
+    record: StartRecord | None,
+    saved: Saved | None,
+    *,
+    notes: Mapping[str, Any],
+    trials: Sequence[StoredTrial],
+) -> Ending:
+    """Tell Optuna one ending unless it has been told; may be repeated.
+
+    Args:
+        record: How its start ended, None when its tuner did not live to see that.
+        notes: What the dashboard shows beside the trial.
+        trials: The study's.
+
+    Returns:
+        The trial's state.
+    """
+    if study.state(trial.number) == "RUNNING":
+        study.note(trial.number, notes)
+        return tell_ending(study, trial, record, saved, trials=trials)
+    state = _state_of(record.ending if record is not None else Ending.FAILED, saved)
+    if state is Ending.FAILED:
+        _queue_again(study, trial, record, trials=trials)
+    return state
 
 
 def _killed(start: StoredStart) -> StartRecord:

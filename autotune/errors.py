@@ -8,7 +8,7 @@
     ├─ StudyError                        the study cannot go on; exit 1
     │  └─ StudyMismatch · FailureRateExceeded · NothingMeasured · NotApplied
     ├─ StorageError                      exit 1
-    │  └─ SchemaOutOfDate
+    │  └─ SchemaOutOfDate · StorageAway
     ├─ TargetError                       the machine's fault; the parameters are tried again
     │  ├─ ConnectError · HostKeyError · AuthenticationError
     │  ├─ CommandError · CommandTimeout
@@ -57,6 +57,7 @@ __all__ = [
     "ServerEnded",
     "ServerStartError",
     "SettingsNotApplied",
+    "StorageAway",
     "StorageError",
     "StudyError",
     "StudyMismatch",
@@ -130,6 +131,10 @@ class NotApplied(StudyError):
 
 class StorageError(AutotuneError):
     """The database cannot be reached or refuses."""
+
+
+class StorageAway(StorageError):
+    """The database does not answer now; it may come back, and nothing is lost meanwhile."""
 
 
 class SchemaOutOfDate(StorageError):

@@ -21,7 +21,8 @@ class HostPlan:
     """How one host is reached; plain values, so that a worker process can open it again.
 
     Attributes:
-        host: Name in the study file.
+        host: What the study calls it.
+        reach: How it is reached: its ssh name, or `local`; empty when that is its name.
         supervisor: "systemd" or "process".
         base_url: Address of the server, placeholders filled in.
         port: Port that the server listens on.
@@ -38,6 +39,7 @@ class HostPlan:
     base_url: str
     port: int
     unit: str = ""
+    reach: str = ""
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     directory: Path = Path()
@@ -87,6 +89,7 @@ def open_connector(plan: HostPlan) -> Connector:
     from autotune.remote.ssh import SshConnector
     from autotune.remote.ssh_config import SshOptions
 
-    if plan.host == "local":
+    name = plan.reach or plan.host
+    if name == "local":
         return LocalConnector()
-    return SshConnector(plan.host, SshOptions(config=plan.ssh_config))
+    return SshConnector(name, SshOptions(config=plan.ssh_config))

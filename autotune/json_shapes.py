@@ -120,16 +120,24 @@ class VerdictShape(Shape):
     finalists: list[dict[str, Any]]
 
 
-class HostShape(Shape):
-    host: str
-    taken_at: float
-    restored_at: float | None
-    reference_score: float | None
-
-
-class DriverShape(Shape):
+class ProcessShape(Shape):
     machine: str
     pid: int
+
+
+class DriverShape(ProcessShape):
+    heard_at: float
+
+
+class HostShape(Shape):
+    host: str
+    taken_at: float | None
+    restored_at: float | None
+    reference_score: float | None
+    wanted: str
+    state: str
+    why: str
+    driver: ProcessShape | None
 
 
 class BestShape(Shape):
@@ -152,6 +160,7 @@ class StatusShape(Shape):
     final_starts: int
     hosts: list[HostShape]
     driver: DriverShape | None
+    drivers: list[DriverShape]
     gpu_hours: float
     best_observed: BestShape | None
     verdict: VerdictShape | None

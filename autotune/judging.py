@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
+from autotune.config import StudyConfig
 from autotune.errors import (
     AuthenticationError,
     CommandTimeout,
@@ -14,11 +16,12 @@ from autotune.errors import (
     LeaseLost,
     RestoreFailed,
     StudyError,
+    TargetError,
 )
 from autotune.fingerprint import LIMIT
 from autotune.measurement import Ending, FailureRecord, StartRecord
 
-__all__ = ["Judge", "host_is_gone", "require_room"]
+__all__ = ["Judge", "gone", "require_room", "silent_most_s"]
 
 FAILED_LEAST = 8
 """Failed starts of a run that are tolerated; above them at most half of all starts may fail."""
@@ -26,13 +29,13 @@ FAILED_LEAST = 8
 SAME_LINK_MOST = 2
 """A proof link broken this often stops the study: going on would only cost GPU time."""
 
-_HOST_IS_GONE = frozenset(
-    kind.__name__
+_GONE: Mapping[str, type[TargetError]] = {
+    kind.__name__: kind
     for kind in (
         *(LeaseLost, ConnectError, HostKeyError, AuthenticationError, CommandTimeout),
         RestoreFailed,
     )
-)
+}
 
 
 class Judge:
@@ -85,9 +88,23 @@ class Judge:
             )
 
 
-def host_is_gone(failure: FailureRecord | None) -> bool:
-    """Whether a start failed because its host cannot be reached or is no longer ours."""
-    return failure is not None and failure.kind in _HOST_IS_GONE
+def gone(failure: FailureRecord | None) -> TargetError | None:
+    """Why a host cannot be reached or is no longer ours, as the error that its worker met."""
+    kind = _GONE.get(failure.kind) if failure is not None else None
+    return kind(failure.message) if kind is not None and failure is not None else None
+
+
+def silent_most_s(config: StudyConfig) -> float:
+    """Seconds without a word after which the worker of a start hangs.
+
+    Everything that it may wait for in silence, one after the other, and ten minutes.
+    """
+    service, coding = config.service, config.coding
+    waits = (
+        *(service.load_timeout_s, 2 * service.stop_timeout_s, config.measure.request_timeout_s),
+        *(coding.timeout_s * max(1, coding.samples), 600.0),
+    )
+    return sum(waits)
 
 
 def require_room(largest: int, host: str, record: StartRecord) -> None:

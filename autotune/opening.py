@@ -7,8 +7,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -17,38 +16,38 @@ from autotune.checking.findings import CheckState
 from autotune.checking.limits import concurrency_finding, context_finding
 from autotune.config import StudyConfig
 from autotune.errors import (
-    AutotuneError,
     ConfigError,
     ConnectError,
     HostBusy,
     MeasurementError,
-    RestoreFailed,
-    StorageError,
     StudyError,
     TargetError,
     UnitError,
 )
-from autotune.hosts import HostPlan, open_supervisor
-from autotune.interrupts import undisturbed
+from autotune.hosts import HostPlan
 from autotune.launch import Recipe, make_recipe
 from autotune.passage import read_words
-from autotune.repository import Repository
-from autotune.session import HostSession
 from autotune.sglang.server import ServerInfo, SglangServer
-from autotune.supervisors.base import Original, Owner, Supervisor
+from autotune.supervisors.base import Original, Supervisor
 from autotune.supervisors.owner import describe_owner, owner_lives
 
 __all__ = [
     "Found",
     "host_address",
+    "label_of",
     "look",
-    "open_sessions",
     "plan_host",
     "require_no_tuner",
     "service_folder",
 ]
 
 log = logging.getLogger(__name__)
+
+
+def label_of(config: StudyConfig, host: str) -> str:
+    """How a host of the study file is called in the study: its own name, without a port."""
+    name = host.partition(":")[0] if config.service.supervisor == "process" else host
+    return config.labels.get(name, name)
 
 
 def plan_host(config: StudyConfig, host: str) -> HostPlan:
@@ -58,15 +57,16 @@ def plan_host(config: StudyConfig, host: str) -> HostPlan:
         ConfigError: The base URL has no port, or a key's variable is not set.
     """
     service = config.service
+    label = label_of(config, host)
     if service.supervisor == "process":
-        label, _, given = host.partition(":")
+        name, _, given = host.partition(":")
         if given and not (given.isdecimal() and 0 < int(given) < 65536):
             raise ConfigError(f"host {host!r}: {given!r} is no port", hint="label or label:port")
         directory = service_folder(config, label)
         port = int(given) if given else _standing_port(directory)
         address = "127.0.0.1"
     else:
-        label, port, address = host, 0, host_address(host, service.ssh_config)
+        name, port, address = host, 0, host_address(host, service.ssh_config)
         directory = Path()
     url = service.base_url.replace("{host}", address).replace("{port}", str(port))
     try:
@@ -85,6 +85,7 @@ def plan_host(config: StudyConfig, host: str) -> HostPlan:
     }
     return HostPlan(
         host=label,
+        reach=name,
         supervisor=service.supervisor,
         base_url=url,
         port=url_port,
@@ -149,86 +150,6 @@ def require_no_tuner(plan: HostPlan, supervisor: Supervisor) -> None:
             f"{plan.host}: {service} is held by {describe_owner(held)}",
             hint="let it end, or end that process",
         )
-
-
-@contextmanager
-def open_sessions(
-    config: StudyConfig, *, owner: Owner, repository: Repository
-) -> Iterator[Mapping[str, HostSession]]:
-    """Take every host of a study; leaving restores them all, whatever happened.
-
-    Raises:
-        RestoreFailed: A host could not be proven to be as it was found.
-    """
-    with ExitStack() as connections:
-        found: list[Found] = []
-        for host in config.service.hosts:
-            plan = plan_host(config, host)
-            supervisor = connections.enter_context(open_supervisor(plan))
-            found.append(look(config, plan, supervisor))
-        sessions: dict[str, HostSession] = {}
-        stopped: AutotuneError | None = None
-        try:
-            for one in found:
-                sessions[one.plan.host] = _take(config, one, owner, repository)
-            yield sessions
-        except AutotuneError as error:
-            stopped = error
-            raise
-        finally:
-            _restore(config, sessions, repository, stopped=stopped)
-
-
-def _take(config: StudyConfig, found: Found, owner: Owner, repository: Repository) -> HostSession:
-    plan, supervisor = found.plan, found.supervisor
-    lease = supervisor.take_lease(
-        owner, found.original, restore_after_s=config.service.restore_after_s
-    )
-    session = HostSession(
-        plan, supervisor, lease=lease, original=found.original, recipe=found.recipe
-    )
-    try:
-        repository.record_host(config.name, plan.host, original=found.original, lease_id=lease.id)
-    except AutotuneError:
-        session.restore()
-        raise
-    return session
-
-
-def _restore(
-    config: StudyConfig,
-    sessions: Mapping[str, HostSession],
-    repository: Repository,
-    *,
-    stopped: AutotuneError | None,
-) -> None:
-    """Restore every host.
-
-    Args:
-        stopped: Why the study ends, when it is an error; told with a restore that fails too.
-    """
-    failed: list[TargetError] = []
-    with undisturbed(tuple(sessions), timers=config.service.supervisor == "systemd"):
-        for session in sessions.values():
-            try:
-                session.restore()
-            except TargetError as error:
-                failed.append(error)
-                continue
-            except OSError as error:  # a full disk of this machine, for example
-                failed.append(TargetError(f"{session.host}: {error}"))
-                continue
-            try:
-                repository.host_restored(config.name, session.host)
-            except StorageError as error:
-                log.warning("%s is restored, but that could not be saved: %s", session.host, error)
-    if failed:
-        by_itself = "the host restores itself when its timer fires; `autotune revert` does it now"
-        unproven = all(isinstance(error, RestoreFailed) for error in failed)
-        raise RestoreFailed(
-            "; ".join([*([stopped.message] if stopped else []), *map(str, failed)]),
-            hint="" if unproven else by_itself,
-        ) from stopped
 
 
 def _require_room(

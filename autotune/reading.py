@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from autotune.config import StudyConfig, load_study
@@ -10,7 +12,7 @@ from autotune.repository import Repository
 from autotune.storage import open_engine, storage_url
 from autotune.stored import StoredStudy
 
-__all__ = ["find_study", "load_all", "load_stored", "study_name"]
+__all__ = ["find_study", "load_all", "load_stored", "open_stored", "study_name"]
 
 
 def study_name(study: str) -> str:
@@ -18,18 +20,32 @@ def study_name(study: str) -> str:
     return Path(study).stem if study.endswith(".toml") else study
 
 
-def load_stored(study: str, storage: str | None) -> StoredStudy:
+@contextmanager
+def open_stored(storage: str | None) -> Iterator[Repository]:
+    """The repository of an existing storage.
+
+    Raises:
+        StorageError: There is no such database.
+    """
+    engine = open_engine(storage_url(storage), create=False)
+    try:
+        yield Repository(engine)
+    finally:
+        engine.dispose()
+
+
+def load_stored(study: str, storage: str | None, *, evidence: bool = True) -> StoredStudy:
     """Load a study from the storage.
+
+    Args:
+        evidence: Whether the links of the proofs are wanted: they are most of the rows.
 
     Raises:
         StorageError: There is no such database.
         UnknownStudy: It holds no such study.
     """
-    engine = open_engine(storage_url(storage), create=False)
-    try:
-        return Repository(engine).load(study_name(study))
-    finally:
-        engine.dispose()
+    with open_stored(storage) as repository:
+        return repository.load(study_name(study), evidence=evidence)
 
 
 def load_all(storage: str | None) -> tuple[StoredStudy, ...]:
@@ -38,12 +54,8 @@ def load_all(storage: str | None) -> tuple[StoredStudy, ...]:
     Raises:
         StorageError: There is no such database.
     """
-    engine = open_engine(storage_url(storage), create=False)
-    try:
-        repository = Repository(engine)
-        return tuple(repository.load(name) for name in repository.names())
-    finally:
-        engine.dispose()
+    with open_stored(storage) as repository:
+        return tuple(repository.load(name, evidence=False) for name in repository.names())
 
 
 def find_study(study: str, storage: str | None) -> StudyConfig:
@@ -59,7 +71,7 @@ def find_study(study: str, storage: str | None) -> StudyConfig:
         if study.endswith(".toml"):
             raise
         try:
-            stored = load_stored(study, storage)
+            stored = load_stored(study, storage, evidence=False)
         except (StorageError, UnknownStudy):
             raise unknown from None
         path = Path(str(stored.provenance.get("search_space", "")))

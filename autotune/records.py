@@ -11,6 +11,7 @@ __all__ = [
     "Base",
     "BucketRow",
     "CodingRow",
+    "DriverRow",
     "EvidenceRow",
     "HostRow",
     "StartRow",
@@ -43,8 +44,23 @@ class StudyRow(Base):
     fingerprint: Mapped[str] = mapped_column(String(64))
     provenance: Mapped[dict[str, Any]] = mapped_column(JSON)
     created_at_s: Mapped[float]
-    driver: Mapped[dict[str, Any] | None] = mapped_column(JSON)
     verdict: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+    revision: Mapped[int] = mapped_column(default=0, server_default="0")
+    concluding: Mapped[dict[str, Any] | None] = mapped_column(JSON)
+
+
+class DriverRow(Base):
+    """One run of a study: which process it is and when it was last heard of."""
+
+    __tablename__ = "autotune_driver"
+    __table_args__ = (UniqueConstraint("study_id", "key"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    study_id: Mapped[int] = mapped_column(ForeignKey("autotune_study.id", ondelete="CASCADE"))
+    owner: Mapped[dict[str, Any]] = mapped_column(JSON)
+    key: Mapped[str] = mapped_column(String(300))
+    beat_at_s: Mapped[float]
+    left_at_s: Mapped[float | None]
 
 
 class HostRow(Base):
@@ -58,15 +74,22 @@ class HostRow(Base):
     host: Mapped[str] = mapped_column(String(200))
     original: Mapped[dict[str, Any]] = mapped_column(JSON)
     lease_id: Mapped[str] = mapped_column(String(64), default="")
-    taken_at_s: Mapped[float]
+    taken_at_s: Mapped[float | None]
     restored_at_s: Mapped[float | None]
+    wanted: Mapped[str] = mapped_column(String(20), default="use", server_default="use")
+    state: Mapped[str] = mapped_column(String(20), default="", server_default="")
+    why: Mapped[str] = mapped_column(Text, default="", server_default="")
+    driver: Mapped[dict[str, Any] | None] = mapped_column(JSON)
 
 
 class TrialRow(Base):
     """One Optuna trial: its effective parameters, where it ran and how it ended."""
 
     __tablename__ = "autotune_trial"
-    __table_args__ = (UniqueConstraint("study_id", "number"),)
+    __table_args__ = (
+        UniqueConstraint("study_id", "number"),
+        Index("ix_autotune_trial_revision", "study_id", "revision"),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     study_id: Mapped[int] = mapped_column(ForeignKey("autotune_study.id", ondelete="CASCADE"))
@@ -76,6 +99,7 @@ class TrialRow(Base):
     retry_of: Mapped[int | None]
     state: Mapped[str] = mapped_column(String(20))
     told: Mapped[bool] = mapped_column(default=False)
+    revision: Mapped[int] = mapped_column(default=0, server_default="0")
     starts: Mapped[list[StartRow]] = relationship(
         back_populates="trial", order_by="StartRow.id", cascade="all, delete-orphan"
     )

@@ -1,4 +1,8 @@
-"""Save and load whole values; no ORM object leaves this module."""
+"""Save and load whole values; no ORM object leaves this module.
+
+Every change of a trial takes the study's next revision number under the lock of the study's row, so
+that a reader who has seen a revision asks only for what came after it (`autotune.loading`).
+"""
 
 from __future__ import annotations
 
@@ -8,21 +12,23 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
-from sqlalchemy.orm import Session, selectinload
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
+from autotune import loading
 from autotune.definition_differences import summary
 from autotune.definition_files import comparable
-from autotune.errors import StudyMismatch, UnknownStudy
+from autotune.errors import StorageError, StudyMismatch, UnknownStudy
 from autotune.measurement import BucketMeasurement, StartRecord
 from autotune.objective import Score
-from autotune.records import CodingRow, EvidenceRow, HostRow, StartRow, StudyRow, TrialRow
-from autotune.rows import bucket_row, plain_original, storable, stored_trial
+from autotune.records import CodingRow, EvidenceRow, StartRow, StudyRow, TrialRow
+from autotune.rows import bucket_row, storable
 from autotune.sglang.masking import masked_words
 from autotune.storage import storage_errors
 from autotune.stored import Role, StoredHost, StoredScore, StoredStart, StoredStudy, StoredTrial
-from autotune.supervisors.base import Original, Owner
+from autotune.supervisors.base import Owner
 
 __all__ = [
     "Repository",
@@ -36,11 +42,14 @@ __all__ = [
 
 
 class Repository:
-    """All of our tables behind whole-value methods; every change is one transaction."""
+    """Studies, trials and starts behind whole-value methods; every change is one transaction.
+
+    Each may be repeated: what is there already is left as it is.
+    """
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._url = engine.url.render_as_string(hide_password=True)
+        self.engine = engine
+        self.url = engine.url.render_as_string(hide_password=True)
 
     # -- study ----------------------------------------------------------------------------------
     def open_study(
@@ -59,97 +68,80 @@ class Repository:
         Raises:
             StudyMismatch: The definition moved; the message shows the first differences.
         """
-        with self._session() as session:
-            row = session.scalar(select(StudyRow).where(StudyRow.name == name))
-            if row is None:
-                session.add(
-                    StudyRow(
-                        name=name,
-                        definition=dict(definition),
-                        fingerprint=fingerprint,
-                        provenance=dict(provenance),
-                        created_at_s=time.time(),
+        row = StudyRow(
+            name=name,
+            definition=dict(definition),
+            fingerprint=fingerprint,
+            provenance=dict(provenance),
+            created_at_s=time.time(),
+        )
+        try:
+            with self.session() as session:
+                found = session.scalar(select(StudyRow).where(StudyRow.name == name))
+                if found is None:
+                    session.add(row)
+                    session.flush()
+                    return True
+                if found.fingerprint != fingerprint:
+                    changes = summary(comparable(found.definition), comparable(definition))
+                    raise StudyMismatch(
+                        f"the definition of study {name!r} has changed since it was started: "
+                        f"{changes}",
+                        hint="put it back, or copy it under another name to start a new study",
                     )
-                )
-                return True
-            if row.fingerprint != fingerprint:
-                changes = summary(comparable(row.definition), comparable(definition))
-                raise StudyMismatch(
-                    f"the definition of study {name!r} has changed since it was started: {changes}",
-                    hint="put it back, or copy it under another name to start a new study",
-                )
-            return False
+                return False
+        except StorageError as error:
+            if not isinstance(error.__cause__, IntegrityError):
+                raise
+            # Another first run was quicker by a moment.
+            return self.open_study(
+                name, definition=definition, fingerprint=fingerprint, provenance=provenance
+            )
 
     def names(self) -> tuple[str, ...]:
-        with self._session() as session:
+        with self.session() as session:
             return tuple(session.scalars(select(StudyRow.name).order_by(StudyRow.id)))
 
-    def load(self, name: str) -> StoredStudy:
+    def load(self, name: str, *, evidence: bool = True) -> StoredStudy:
         """Read a whole study.
+
+        Args:
+            evidence: Whether the links of the proofs are wanted: they are most of the rows.
 
         Raises:
             UnknownStudy: The storage holds no study of this name.
         """
-        with self._session() as session:
-            study = self._study(session, name)
-            trials = session.scalars(
-                select(TrialRow)
-                .where(TrialRow.study_id == study.id)
-                .order_by(TrialRow.number)
-                .options(
-                    selectinload(TrialRow.starts).selectinload(StartRow.buckets),
-                    selectinload(TrialRow.starts).selectinload(StartRow.evidence),
-                    selectinload(TrialRow.starts).selectinload(StartRow.coding),
-                )
-            ).all()
-            hosts = session.scalars(
-                select(HostRow).where(HostRow.study_id == study.id).order_by(HostRow.id)
-            ).all()
-            return StoredStudy(
-                name=study.name,
-                definition=study.definition,
-                fingerprint=study.fingerprint,
-                provenance=study.provenance,
-                created_at_s=study.created_at_s,
-                driver=Owner(**study.driver) if study.driver else None,
-                verdict=study.verdict,
-                hosts=tuple(
-                    StoredHost(h.host, h.original, h.lease_id, h.taken_at_s, h.restored_at_s)
-                    for h in hosts
-                ),
-                trials=tuple(stored_trial(trial) for trial in trials),
-            )
+        return self.load_since(name, -1, evidence=evidence)[1]
 
-    def set_driver(self, name: str, owner: Owner | None) -> None:
-        with self._session() as session:
-            self._study(session, name).driver = asdict(owner) if owner else None
+    def load_since(
+        self, name: str, revision: int, *, evidence: bool = False
+    ) -> tuple[int, StoredStudy]:
+        """The study with only those trials that have changed after a revision, and the newest one.
+
+        Raises:
+            UnknownStudy: The storage holds no study of this name.
+        """
+        with storage_errors(self.url), self.engine.connect() as connection:
+            study = loading.study_row(connection, name)
+            if study is None:
+                with self.session() as session:
+                    raise _unknown(session, name)
+            trials: list[StoredTrial] = []
+            if study["revision"] != revision or revision < 0:
+                trials = loading.load_trials(
+                    connection, study["id"], since=revision, evidence=evidence
+                )
+            whole = loading.load_study(
+                study,
+                drivers=loading.load_drivers(connection, study["id"]),
+                hosts=loading.load_hosts(connection, study["id"]),
+                trials=trials,
+            )
+            return study["revision"], whole
 
     def set_verdict(self, name: str, verdict: Mapping[str, Any]) -> None:
-        with self._session() as session:
-            self._study(session, name).verdict = dict(verdict)
-
-    # -- hosts ----------------------------------------------------------------------------------
-    def record_host(self, name: str, host: str, *, original: Original, lease_id: str) -> None:
-        with self._session() as session:
-            study = self._study(session, name)
-            row = session.scalar(
-                select(HostRow).where(HostRow.study_id == study.id, HostRow.host == host)
-            )
-            if row is None:
-                row = HostRow(study_id=study.id, host=host)
-                session.add(row)
-            row.original = storable(plain_original(original))
-            row.lease_id = lease_id
-            row.taken_at_s = time.time()
-            row.restored_at_s = None
-
-    def host_restored(self, name: str, host: str) -> None:
-        with self._session() as session:
-            study = self._study(session, name)
-            row = session.scalars(
-                select(HostRow).where(HostRow.study_id == study.id, HostRow.host == host)
-            ).one()
-            row.restored_at_s = time.time()
+        with self.session() as session:
+            self.study(session, name).verdict = dict(verdict)
 
     # -- trials and starts ------------------------------------------------------------------------
     def begin_trial(
@@ -161,15 +153,21 @@ class Repository:
         reference: bool,
         retry_of: int | None,
     ) -> None:
-        with self._session() as session:
+        with self.session() as session:
+            study_id, revision = self._next_revision(session, name)
+            if session.scalar(
+                select(TrialRow.id).where(TrialRow.study_id == study_id, TrialRow.number == number)
+            ):
+                return
             session.add(
                 TrialRow(
-                    study_id=self._study(session, name).id,
+                    study_id=study_id,
                     number=number,
                     parameters=dict(parameters),
                     reference=reference,
                     retry_of=retry_of,
                     state="running",
+                    revision=revision,
                 )
             )
 
@@ -186,10 +184,13 @@ class Repository:
         owner: Owner,
         argv: tuple[str, ...],
     ) -> None:
-        with self._session() as session:
-            trial = self._trial(session, name, number)
-            trial.starts.append(
+        with self.session() as session:
+            trial = self._changed(session, name, number)
+            if session.scalar(select(StartRow.id).where(StartRow.claim_id == claim_id)):
+                return
+            session.add(
                 StartRow(
+                    trial_id=trial.id,
                     role=role,
                     round=round_,
                     host=host,
@@ -203,15 +204,15 @@ class Repository:
 
     def add_bucket(self, claim_id: str, bucket: BucketMeasurement) -> None:
         """Save one bucket as soon as it is measured: a later fault loses nothing."""
-        with self._session() as session:
-            start = self._start(session, claim_id)
+        with self.session() as session:
+            start = self._changed_start(session, claim_id)
             if bucket.key not in {f"{b.context_tokens}x{b.concurrency}" for b in start.buckets}:
                 start.buckets.append(bucket_row(bucket))
 
     def end_start(self, claim_id: str, record: StartRecord, score: Score | None) -> None:
         """Save how a start ended, with everything measured on it."""
-        with self._session() as session:
-            start = self._start(session, claim_id)
+        with self.session() as session:
+            start = self._changed_start(session, claim_id)
             for column in ("invocation_id", "stop_s", "load_s", "measure_s", "ended_at_s"):
                 setattr(start, column, getattr(record, column))
             start.ending = record.ending
@@ -223,7 +224,7 @@ class Repository:
             kept = {f"{b.context_tokens}x{b.concurrency}" for b in start.buckets}
             start.buckets.extend(bucket_row(b) for b in record.buckets if b.key not in kept)
             start.evidence = [EvidenceRow(**storable(asdict(link))) for link in record.proof]
-            if record.coding is not None:
+            if record.coding is not None and start.coding is None:
                 start.coding = CodingRow(
                     passed=record.coding.passed,
                     failed=record.coding.failed,
@@ -241,33 +242,67 @@ class Repository:
                 start.violations = list(score.violations)
 
     def end_trial(self, name: str, number: int, state: str) -> None:
-        with self._session() as session:
-            self._trial(session, name, number).state = state
-
-    def mark_told(self, name: str, number: int) -> None:
-        with self._session() as session:
-            self._trial(session, name, number).told = True
+        """Save a trial's final state: Optuna has been told of it."""
+        with self.session() as session:
+            trial = self._changed(session, name, number)
+            trial.state, trial.told = state, True
 
     # -- inside -----------------------------------------------------------------------------------
     @contextmanager
-    def _session(self) -> Iterator[Session]:
-        with storage_errors(self._url), Session(self._engine) as session, session.begin():
+    def session(self) -> Iterator[Session]:
+        """One transaction; errors in the words of `autotune.errors`."""
+        with storage_errors(self.url), Session(self.engine) as session, session.begin():
             yield session
 
     @staticmethod
-    def _study(session: Session, name: str) -> StudyRow:
+    def study(session: Session, name: str) -> StudyRow:
+        """The row of a study.
+
+        Raises:
+            UnknownStudy: The storage holds no study of this name.
+        """
         row = session.scalar(select(StudyRow).where(StudyRow.name == name))
         if row is None:
-            known = ", ".join(session.scalars(select(StudyRow.name))) or "none"
-            raise UnknownStudy(f"the storage holds no study {name!r}", hint=f"it holds: {known}")
+            raise _unknown(session, name)
         return row
 
-    def _trial(self, session: Session, name: str, number: int) -> TrialRow:
-        study = self._study(session, name)
-        return session.scalars(
-            select(TrialRow).where(TrialRow.study_id == study.id, TrialRow.number == number)
-        ).one()
-
     @staticmethod
-    def _start(session: Session, claim_id: str) -> StartRow:
+    def _next_revision(session: Session, name: str) -> tuple[int, int]:
+        """Id and next revision of a study; nobody else changes it until this transaction ends."""
+        row = session.execute(
+            update(StudyRow)
+            .where(StudyRow.name == name)
+            .values(revision=StudyRow.revision + 1)
+            .returning(StudyRow.id, StudyRow.revision),
+            execution_options={"synchronize_session": False},
+        ).first()
+        if row is None:
+            raise _unknown(session, name)
+        return row[0], row[1]
+
+    def _changed(self, session: Session, name: str, number: int) -> TrialRow:
+        """A trial that this transaction changes."""
+        study_id, revision = self._next_revision(session, name)
+        trial = session.scalars(
+            select(TrialRow).where(TrialRow.study_id == study_id, TrialRow.number == number)
+        ).one()
+        trial.revision = revision
+        return trial
+
+    def _changed_start(self, session: Session, claim_id: str) -> StartRow:
+        """A start that this transaction changes."""
+        found = session.execute(
+            select(StudyRow.name, TrialRow.number)
+            .join(TrialRow, TrialRow.study_id == StudyRow.id)
+            .join(StartRow, StartRow.trial_id == TrialRow.id)
+            .where(StartRow.claim_id == claim_id)
+        ).one_or_none()
+        if found is None:
+            raise StorageError(f"the storage holds no start {claim_id}")
+        self._changed(session, found[0], found[1])
         return session.scalars(select(StartRow).where(StartRow.claim_id == claim_id)).one()
+
+
+def _unknown(session: Session, name: str) -> UnknownStudy:
+    known = ", ".join(session.scalars(select(StudyRow.name))) or "none"
+    return UnknownStudy(f"the storage holds no study {name!r}", hint=f"it holds: {known}")

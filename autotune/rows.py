@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
+
+from sqlalchemy.engine import RowMapping
 
 from autotune.coding.lossless import Comparison, Losslessness
 from autotune.measurement import (
@@ -19,12 +21,12 @@ from autotune.measurement import (
     Interval,
     StartRecord,
 )
-from autotune.records import BucketRow, CodingRow, StartRow, TrialRow
+from autotune.records import BucketRow
 from autotune.sglang.masking import mask_text, masked_words
-from autotune.stored import Role, StoredScore, StoredStart, StoredTrial
+from autotune.stored import Role, StoredScore, StoredStart
 from autotune.supervisors.base import Original, Owner
 
-__all__ = ["bucket_row", "plain_original", "storable", "stored_trial"]
+__all__ = ["bucket_row", "plain_original", "storable", "stored_start"]
 
 
 def storable(value: Any) -> Any:
@@ -46,6 +48,9 @@ _COLUMNS = frozenset(
 )
 
 
+_BUCKET_FIELDS = frozenset(field.name for field in fields(BucketMeasurement))
+
+
 def bucket_row(bucket: BucketMeasurement) -> BucketRow:
     whole = asdict(bucket)
     interval = whole.pop("interval")
@@ -53,74 +58,59 @@ def bucket_row(bucket: BucketMeasurement) -> BucketRow:
     return BucketRow(**columns, low=interval["low"], high=interval["high"], details=whole)
 
 
-def _bucket(row: BucketRow) -> BucketMeasurement:
-    details = dict(row.details)
-    details["marks"] = tuple(BucketQuality(mark) for mark in details["marks"])
-    known = {f.name for f in fields(BucketMeasurement)}
-    return BucketMeasurement(
-        **{key: getattr(row, key) for key in _COLUMNS},
-        interval=Interval(row.low, row.high),
-        **{key: value for key, value in details.items() if key in known},
-    )
-
-
-def stored_trial(row: TrialRow) -> StoredTrial:
-    return StoredTrial(
-        number=row.number,
-        parameters=row.parameters,
-        reference=row.reference,
-        retry_of=row.retry_of,
-        state=row.state,
-        told=row.told,
-        starts=tuple(_stored_start(start) for start in row.starts),
-    )
-
-
-def _stored_start(row: StartRow) -> StoredStart:
-    buckets = tuple(_bucket(bucket) for bucket in row.buckets)
+def stored_start(
+    row: RowMapping,
+    *,
+    buckets: Sequence[RowMapping],
+    evidence: Sequence[RowMapping],
+    coding: RowMapping | None,
+) -> StoredStart:
+    """One start from its row and the rows that belong to it."""
+    measured = tuple(_bucket(bucket) for bucket in buckets)
     score = None
-    if row.score is not None and row.score_low is not None and row.score_high is not None:
-        interval = Interval(row.score_low, row.score_high)
-        gate = 1.0 if row.score_gate is None else row.score_gate
-        score = StoredScore(row.score, interval, row.score_ratio or 0.0, gate)
+    if row["score"] is not None and row["score_low"] is not None and row["score_high"] is not None:
+        interval = Interval(row["score_low"], row["score_high"])
+        gate = 1.0 if row["score_gate"] is None else row["score_gate"]
+        score = StoredScore(row["score"], interval, row["score_ratio"] or 0.0, gate)
     record = None
-    if row.ending is not None:
-        failure = row.failure and FailureRecord(
-            **{**row.failure, "log_tail": tuple(row.failure["log_tail"])}
+    if row["ending"] is not None:
+        failure = row["failure"] and FailureRecord(
+            **{**row["failure"], "log_tail": tuple(row["failure"]["log_tail"])}
         )
         record = StartRecord(
-            ending=Ending(row.ending),
+            ending=Ending(row["ending"]),
             proof=tuple(
-                Evidence(e.link, e.wanted, e.seen, e.ok, e.at_s, e.raw) for e in row.evidence
+                Evidence(e["link"], e["wanted"], e["seen"], e["ok"], e["at_s"], e["raw"])
+                for e in evidence
             ),
-            buckets=buckets,
-            coding=_coding(row.coding) if row.coding is not None else None,
-            texts=row.texts,
+            buckets=measured,
+            coding=_coding(coding) if coding is not None else None,
+            texts=row["texts"],
             failure=failure or None,
-            invocation_id=row.invocation_id,
-            fingerprint=row.fingerprint,
-            stop_s=row.stop_s,
-            load_s=row.load_s,
-            measure_s=row.measure_s,
-            started_at_s=row.started_at_s,
-            ended_at_s=row.ended_at_s or 0.0,
-            lossless=_comparison(row.lossless) if row.lossless else None,
-            drift=Drift(**row.drift) if row.drift else None,
+            invocation_id=row["invocation_id"],
+            fingerprint=row["fingerprint"],
+            stop_s=row["stop_s"],
+            load_s=row["load_s"],
+            measure_s=row["measure_s"],
+            started_at_s=row["started_at_s"],
+            ended_at_s=row["ended_at_s"] or 0.0,
+            lossless=_comparison(row["lossless"]) if row["lossless"] else None,
+            drift=Drift(**row["drift"]) if row["drift"] else None,
         )
     return StoredStart(
-        order=row.id,
-        role=Role(row.role),
-        round=row.round,
-        host=row.host,
-        claim_id=row.claim_id,
-        nonce=row.nonce,
-        owner=Owner(**row.owner),
-        argv=tuple(row.argv),
-        started_at_s=row.started_at_s,
+        order=row["id"],
+        role=Role(row["role"]),
+        round=row["round"],
+        host=row["host"],
+        claim_id=row["claim_id"],
+        nonce=row["nonce"],
+        owner=Owner(**row["owner"]),
+        argv=tuple(row["argv"]),
+        started_at_s=row["started_at_s"],
         record=record,
         score=score,
-        violations=tuple(row.violations),
-        buckets=buckets,
+        violations=tuple(row["violations"]),
+        buckets=measured,
     )
 
 
@@ -128,15 +118,25 @@ def _comparison(saved: Mapping[str, Any]) -> Comparison:
     return Comparison(**{**saved, "verdict": Losslessness(saved["verdict"])})
 
 
-def _coding(row: CodingRow) -> CodingResult:
+def _bucket(row: RowMapping) -> BucketMeasurement:
+    details = dict(row["details"])
+    details["marks"] = tuple(BucketQuality(mark) for mark in details["marks"])
+    return BucketMeasurement(
+        **{key: row[key] for key in _COLUMNS},
+        interval=Interval(row["low"], row["high"]),
+        **{key: value for key, value in details.items() if key in _BUCKET_FIELDS},
+    )
+
+
+def _coding(row: RowMapping) -> CodingResult:
     return CodingResult(
-        samples=row.samples,
-        passed=row.passed,
-        failed=row.failed,
-        outcomes=row.outcomes,
-        wall_s=row.wall_s,
-        rules=row.rules or {},
-        sandbox=row.sandbox or "",
+        samples=row["samples"],
+        passed=row["passed"],
+        failed=row["failed"],
+        outcomes=row["outcomes"],
+        wall_s=row["wall_s"],
+        rules=row["rules"] or {},
+        sandbox=row["sandbox"] or "",
     )
 
 

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from autotune import __version__
 from autotune.answers import require_sandbox, study_answers
 from autotune.audience import Audience
-from autotune.concluding import conclude, contenders
+from autotune.concluding import Conclusion, conclude, contenders
 from autotune.config import StudyConfig
 from autotune.driver import Driver
 from autotune.endings import reconcile
 from autotune.errors import ConfigError, StorageError, StudyError
-from autotune.interrupts import terminable, undisturbed
-from autotune.opening import open_sessions
+from autotune.fleet import Fleet
+from autotune.interrupts import undisturbed
+from autotune.metrics import Figures
+from autotune.mirror import Mirror
+from autotune.opening import service_folder
+from autotune.outbox import replay
+from autotune.presence import Presence
 from autotune.repository import Repository, StoredStudy
+from autotune.roster import Roster
 from autotune.runners.base import Runner
 from autotune.runners.serial import SerialRunner
 from autotune.search import make_sampler
 from autotune.sglang.masking import masked
+from autotune.spool import Spool, spool_folder
+from autotune.stopping import Stop
 from autotune.storage import open_engine, open_optuna, storage_url
 from autotune.study import TrialStudy
-from autotune.supervisors.owner import owner_here, owner_lives
+from autotune.supervisors.owner import owner_here
 
 __all__ = ["run_study"]
 
@@ -41,20 +47,29 @@ def run_study(
     executor: str,
     ray_address: str,
     live: Audience,
+    stop: Stop | None = None,
+    watch: Callable[[Callable[[], Figures]], None] = lambda look: None,
 ) -> None:
     """Run a study until its budget is spent and say what it found.
+
+    Args:
+        stop: How a signal ends the run; by default at once.
+        watch: Told where one look at the run can be had.
 
     Raises:
         ConfigError: Before anything is contacted.
         StudyError, StorageError, TargetError: After every host was restored.
     """
+    stop = stop or Stop(finish=False)
     answers = study_answers(config)
     require_sandbox(answers)
     url = storage_url(storage)
     repository = Repository(open_engine(url, create=True))
     _open(config, repository)
     owner = owner_here(config.name)
-    with _only_driver(repository, config.name, owner), terminable():
+    roster = Roster(repository, config.name)
+    presence = Presence(roster, owner, grace_s=config.study.driver_grace_s)
+    with presence.here(), stop.heeded():
         study = TrialStudy(config.name, open_optuna(url), space=config.space)
         study.use(
             make_sampler(
@@ -65,10 +80,14 @@ def run_study(
                 aggregate=config.score.aggregate,
             )
         )
-        _require_both_halves(study, repository.load(config.name))
-        again = reconcile(study, repository, config.name, alive=owner_lives)
-        live.opened(config, repository.load(config.name), again=again, storage=url)
-        with open_sessions(config, owner=owner, repository=repository) as sessions:
+        spool = Spool(spool_folder(service_folder(config, ".spool"), url))
+        if kept := replay(spool, repository):
+            log.warning("%d results of an earlier run were kept on this machine and saved", kept)
+        mirror = Mirror(repository, config.name)
+        again = _repair(study, repository, mirror, roster, presence)
+        live.opened(config, mirror.refresh(), again=again, storage=url)
+        fleet = Fleet(config, owner=owner, roster=roster, presence=presence)
+        with fleet.open() as sessions:
             driver = Driver(
                 config,
                 study=study,
@@ -77,16 +96,46 @@ def run_study(
                 owner=owner,
                 answers=answers,
                 finalists=lambda stored: contenders(config, stored),
+                mirror=mirror,
+                surroundings=fleet,
+                spool=spool,
             )
+            presence.watch(study, driver.flying)
+            stop.tell(driver.stop)
+            watch(driver.figures)
             try:
                 _runner(executor, ray_address, len(sessions)).run(driver, live.watcher(config))
             finally:
                 with undisturbed(tuple(sessions), timers=config.service.supervisor == "systemd"):
                     driver.abandon("the study was stopped")
                 live.restoring(tuple(sessions))
-        verdict = conclude(config, repository.load(config.name))
-        repository.set_verdict(config.name, asdict(verdict))
-    stored = repository.load(config.name)
+        if driver.concludes:
+            verdict = conclude(config, repository.load(config.name, evidence=False))
+            repository.set_verdict(config.name, asdict(verdict))
+    if driver.concludes:
+        _report(config, repository.load(config.name), verdict, live)
+    else:
+        live.left(config.name, stopped=driver.stopped)
+    if fleet.unrestored is not None:
+        raise fleet.unrestored
+
+
+def _repair(
+    study: TrialStudy,
+    repository: Repository,
+    mirror: Mirror,
+    roster: Roster,
+    presence: Presence,
+) -> int:
+    """Tell and free what dead drivers left; returns how many trials are queued again."""
+    with roster.turn():
+        stored = mirror.refresh()
+        _require_both_halves(study, stored)
+        alive = presence.living()
+        return reconcile(study, repository, stored, lives=lambda start: alive(start.owner))
+
+
+def _report(config: StudyConfig, stored: StoredStudy, verdict: Conclusion, live: Audience) -> None:
     report = Path(f"{config.name}-report.html")
     live.concluded(stored, verdict, report=report)
     from autotune.report.page import write_report
@@ -111,7 +160,7 @@ def _require_both_halves(study: TrialStudy, stored: StoredStudy) -> None:
         StudyError: They were; the study can be read and reported, but not go on.
     """
     last = max((trial.number for trial in stored.trials), default=-1)
-    if last >= len(study.trials()):
+    if last >= 0 and not study.knows(last):
         raise StudyError(
             f"Optuna's trials of study {stored.name!r} were deleted, so it cannot go on",
             hint="its measurements are kept; copy the definition under another name to start anew",
@@ -130,29 +179,6 @@ def _open(config: StudyConfig, repository: Repository) -> None:
             "objective": str(config.objective_path.resolve()),
         },
     )
-
-
-@contextmanager
-def _only_driver(repository: Repository, name: str, owner: Any) -> Iterator[None]:
-    """One driver at a time for a study, as far as this machine can know.
-
-    Raises:
-        StudyError: Another living process runs the study.
-    """
-    other = repository.load(name).driver
-    if other is not None and other.pid != owner.pid and owner_lives(other):
-        raise StudyError(
-            f"study {name!r} is being run by process {other.pid} on {other.machine}",
-            hint="watch it with `autotune status`, or end it first",
-        )
-    repository.set_driver(name, owner)
-    try:
-        yield
-    finally:
-        try:
-            repository.set_driver(name, None)
-        except StorageError as error:  # must not hide why the run ends
-            log.warning("the end of this run could not be saved: %s", error)
 
 
 def _runner(executor: str, ray_address: str, hosts: int) -> Runner:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 
-from autotune.errors import AutotuneError, LeaseLost, TargetError
+from autotune.errors import AutotuneError, HostKeyError, LeaseLost, TargetError
 from autotune.hosts import HostPlan
 from autotune.launch import Recipe
 from autotune.supervisors.base import Lease, Original, Supervisor
@@ -39,6 +39,8 @@ class HostSession:
         self.original = original
         self.recipe = recipe
         self.lost: AutotuneError | None = None
+        self.draining = False
+        """An operator wants the host back: it gets no further start."""
         self._supervisor = supervisor
         self._stopping = threading.Event()
         self._heart = threading.Thread(
@@ -52,13 +54,28 @@ class HostSession:
 
     @property
     def usable(self) -> bool:
-        return self.lost is None
+        return self.lost is None and not self.draining
 
     def lose(self, reason: AutotuneError) -> None:
         """Use this host no more; it is restored when the session ends."""
         if self.lost is None:
             self.lost = reason
             log.warning("host %s is lost: %s", self.host, reason)
+
+    def check(self) -> None:
+        """Ask the host itself whether the lease is still ours.
+
+        Raises:
+            LeaseLost: It has restored itself meanwhile, or somebody took over.
+            TargetError: It does not answer.
+        """
+        if not self._heart.is_alive():
+            raise LeaseLost(f"the lease of {self.host} had no heartbeat for too long")
+        self._supervisor.beat(self.lease)
+
+    def found(self) -> None:
+        """The host is back, its lease with it."""
+        self.lost = None
 
     def leave(self) -> None:
         """Stop the heartbeat; the lease was ended in another way."""
@@ -82,7 +99,7 @@ class HostSession:
             try:
                 self._supervisor.beat(self.lease)
                 last_s = time.monotonic()
-            except LeaseLost as error:
+            except (LeaseLost, HostKeyError) as error:
                 self.lose(error)
                 return
             except TargetError as error:

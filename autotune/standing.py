@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from autotune.config import StudyConfig
+from autotune.measurement import Ending
 from autotune.objective import Reference
 from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
 from autotune.rounds import REFERENCE, FinalStart
@@ -11,8 +13,11 @@ __all__ = [
     "as_reference",
     "failed_references",
     "final_starts",
+    "gpu_hours",
     "references_of",
+    "search_left",
     "starts_since_reference",
+    "time_is_up",
 ]
 
 
@@ -53,6 +58,43 @@ def starts_since_reference(stored: StoredStudy, host: str) -> int:
         for trial in stored.trials
         for start in trial.starts
     )
+
+
+def gpu_hours(stored: StoredStudy, gpus_per_host: int) -> float:
+    """GPU-hours that the ended starts of a study have taken."""
+    seconds = sum(
+        start.record.stop_s + start.record.load_s + start.record.measure_s
+        for trial in stored.trials
+        for start in trial.starts
+        if start.record is not None and start.record.ended_at_s
+    )
+    return seconds / 3600 * gpus_per_host
+
+
+def time_is_up(stored: StoredStudy, config: StudyConfig, *, hours: float) -> bool:
+    """Whether the hours or GPU-hours of the budget are spent.
+
+    Args:
+        hours: Of this run so far.
+    """
+    budget = config.study
+    if budget.hours is not None and hours >= budget.hours:
+        return True
+    spent = budget.gpu_hours
+    return spent is not None and gpu_hours(stored, config.service.gpus_per_host) >= spent
+
+
+def search_left(stored: StoredStudy, config: StudyConfig, *, hours: float) -> bool:
+    """Whether the budget has room for one more trial beside those that nobody has told yet."""
+    if time_is_up(stored, config, hours=hours):
+        return False
+    trials = config.study.trials
+    counted = sum(not trial.told or trial.state in _COUNTED for trial in stored.trials)
+    return trials is None or counted < trials
+
+
+_COUNTED = frozenset((Ending.COMPLETE, Ending.INFEASIBLE, Ending.PRUNED))
+"""Ends that are a verdict about the parameters."""
 
 
 def as_reference(start: StoredStart, score: float) -> Reference:

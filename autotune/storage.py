@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from pydantic_core import from_json
 from sqlalchemy.engine import Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    InterfaceError,
+    InternalError,
+    NoSuchModuleError,
+    OperationalError,
+)
 
 from autotune import definitions
-from autotune.errors import ConfigError, SchemaOutOfDate, StorageError
+from autotune.errors import ConfigError, SchemaOutOfDate, StorageAway, StorageError
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -23,6 +32,8 @@ __all__ = [
     "VERSION_TABLE",
     "connect",
     "downgrade",
+    "is_away",
+    "making_tables",
     "open_engine",
     "open_optuna",
     "storage_errors",
@@ -69,7 +80,7 @@ def storage_errors(url: str) -> Iterator[None]:
         yield
     except DBAPIError as error:
         cause = str(error.orig).strip().splitlines()[0] if error.orig else str(error)
-        raise StorageError(
+        raise (StorageAway if is_away(error) else StorageError)(
             f"storage {make_url(url).render_as_string()} failed: {cause}",
             hint="check that the database is running and may be written",
         ) from error
@@ -79,14 +90,56 @@ def storage_errors(url: str) -> Iterator[None]:
         ) from error
 
 
+def is_away(error: DBAPIError) -> bool:
+    """Whether the database may answer the same question later: a restart, a network, a full disk.
+
+    Codes are SQLSTATEs (PostgreSQL manual, appendix A): class 08 is a lost connection, 57P a server
+    that shuts down or starts, 53300 too many connections, 55P03 a lock that took too long; psycopg
+    gives none where it could not connect.
+    """
+    if not isinstance(error, OperationalError | InterfaceError | InternalError):
+        return False
+    if error.connection_invalidated:
+        return True
+    orig = error.orig
+    if type(orig).__module__.partition(".")[0] not in ("psycopg", "psycopg2"):
+        return any(word in str(orig) for word in ("database is locked", "disk is full"))
+    state = getattr(orig, "sqlstate", None) or getattr(orig, "pgcode", None)
+    return state is None or state.startswith(("08", "57P")) or state in ("53300", "55P03")
+
+
+POSTGRES_OPTIONS: Mapping[str, Any] = {
+    "pool_pre_ping": True,
+    "pool_size": 4,
+    "max_overflow": 8,
+    # A server that is gone without a word must not hold us for the two hours of TCP's default.
+    "connect_args": {
+        "connect_timeout": 10,
+        "keepalives_idle": 30,
+        "keepalives_interval": 10,
+        "keepalives_count": 3,
+        "options": "-c lock_timeout=60s",
+    },
+}
+
+
 def connect(url: str) -> Engine:
     """An engine on a database, whatever its schema."""
-    if make_url(url).drivername.startswith("sqlite"):
-        engine = sa.create_engine(url, connect_args={"timeout": SQLITE_BUSY_S})
-        sa.event.listen(engine, "connect", _sqlite_foreign_keys)
-        return engine
     with storage_errors(url):
-        return sa.create_engine(url, pool_pre_ping=True)
+        engine = sa.create_engine(url, **_options(url))
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", _sqlite_foreign_keys)
+    return engine
+
+
+def _options(url: str) -> dict[str, Any]:
+    """How connections of this kind of database are made and kept."""
+    kind = make_url(url).get_backend_name()
+    # Most of the time of reading a study is its JSON; this decoder is several times faster.
+    options: dict[str, Any] = {"json_deserializer": from_json}
+    if kind == "sqlite":
+        return options | {"connect_args": {"timeout": SQLITE_BUSY_S}}
+    return options | (dict(POSTGRES_OPTIONS) if kind == "postgresql" else {"pool_pre_ping": True})
 
 
 def open_engine(url: str, *, create: bool) -> Engine:
@@ -109,7 +162,10 @@ def open_engine(url: str, *, create: bool) -> Engine:
             if sa.inspect(engine).has_table("autotune_study"):
                 _require_head(engine)
             elif create:
-                upgrade(engine)
+                with making_tables(engine):
+                    if not sa.inspect(engine).has_table("autotune_study"):
+                        upgrade(engine)
+                _require_head(engine)
             else:
                 raise StorageError(f"{shown} holds no study of autotune")
     except StorageError:
@@ -151,6 +207,37 @@ def _require_file(url: str) -> None:
         )
 
 
+@contextmanager
+def making_tables(engine: Engine) -> Iterator[None]:
+    """Two first runs at once do not make the tables twice.
+
+    PostgreSQL holds the lock with a connection, SQLite's lies on the folder: a second descriptor
+    of the file itself would drop SQLite's own locks when it is closed.
+    """
+    if engine.dialect.name == "postgresql":
+        with engine.connect() as connection:
+            connection.execute(sa.text("SELECT pg_advisory_lock(:key)"), {"key": _MAKING})
+            try:
+                yield
+            finally:
+                connection.execute(sa.text("SELECT pg_advisory_unlock(:key)"), {"key": _MAKING})
+        return
+    folder = os.path.dirname(os.path.abspath(str(engine.url.database)))
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise StorageError(f"the folder of the database cannot be opened: {error}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+_MAKING = 0x6175746F74756E65
+"""Key of the advisory lock: the letters `autotune`."""
+
+
 def upgrade(engine: Engine, revision: str = "head") -> None:
     """Bring our tables to `revision`; Optuna's are not touched."""
     from alembic import command
@@ -176,16 +263,14 @@ def open_optuna(url: str) -> RDBStorage:
     from optuna.exceptions import OptunaError
     from optuna.storages import RDBStorage
 
-    engine_options = (
-        {"connect_args": {"timeout": SQLITE_BUSY_S}}
-        if url.startswith("sqlite")
-        else {"pool_pre_ping": True}
-    )
+    engine = connect(url)
     try:
-        with storage_errors(url):
-            return RDBStorage(url, engine_kwargs=engine_options)
+        with storage_errors(url), making_tables(engine):
+            return RDBStorage(url, engine_kwargs=_options(url))
     except OptunaError as error:
         raise StorageError(f"Optuna cannot use the storage: {error}") from error
+    finally:
+        engine.dispose()
 
 
 def _alembic_config() -> Config:

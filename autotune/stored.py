@@ -10,7 +10,16 @@ from typing import Any
 from autotune.measurement import BucketMeasurement, Interval, StartRecord
 from autotune.supervisors.base import Owner
 
-__all__ = ["Role", "StoredHost", "StoredScore", "StoredStart", "StoredStudy", "StoredTrial"]
+__all__ = [
+    "Role",
+    "StoredDriver",
+    "StoredHost",
+    "StoredScore",
+    "StoredStart",
+    "StoredStudy",
+    "StoredTrial",
+    "Wanted",
+]
 
 
 class Role(StrEnum):
@@ -68,25 +77,69 @@ class StoredTrial:
     starts: tuple[StoredStart, ...]
 
 
+class Wanted(StrEnum):
+    """What an operator wants of a host."""
+
+    USE = "use"
+    """Its own driver uses it."""
+    ADD = "add"
+    """Any driver of the study may take it."""
+    DRAIN = "drain"
+    """Nobody uses it: it is restored after the start that runs on it."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredHost:
+    """One host of a study.
+
+    Attributes:
+        taken_at_s: When its lease was taken the last time; None when it never was.
+        restored_at_s: When it was back as it was found; None while it is in use.
+        state: What its driver said of it last: "in use", "away", "refused", "drained" ...
+        why: The reason of that state.
+        driver: Run that has it, or had it last.
+    """
+
     host: str
     original: Mapping[str, Any]
     lease_id: str
-    taken_at_s: float
+    taken_at_s: float | None
     restored_at_s: float | None
+    wanted: str = Wanted.USE
+    state: str = ""
+    why: str = ""
+    driver: Owner | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDriver:
+    """One run of a study.
+
+    Attributes:
+        beat_at_s: When it was heard of last, by the database's clock.
+        left_at_s: When it ended by itself; None while it runs, and when it was killed.
+    """
+
+    owner: Owner
+    beat_at_s: float
+    left_at_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class StoredStudy:
-    """A whole study as it is stored."""
+    """A whole study as it is stored.
+
+    Attributes:
+        concluding: Run that measures the final rounds and names the winner; None before that.
+    """
 
     name: str
     definition: Mapping[str, Any]
     fingerprint: str
     provenance: Mapping[str, Any]
     created_at_s: float
-    driver: Owner | None
     verdict: Mapping[str, Any] | None
     hosts: tuple[StoredHost, ...]
     trials: tuple[StoredTrial, ...]
+    drivers: tuple[StoredDriver, ...] = ()
+    concluding: Owner | None = None

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import StorageError, StudyError
+from autotune.errors import StorageAway, StorageError, StudyError
 from autotune.space import ParameterValue, SearchSpace, Values
 
 if TYPE_CHECKING:
@@ -61,13 +61,16 @@ class Asked:
 def optuna_errors() -> Iterator[None]:
     """Turn what Optuna's storage raises into StorageError; also used as a decorator."""
     from optuna.exceptions import StorageInternalError
-    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+    from autotune.storage import is_away
 
     try:
         yield
     except (StorageInternalError, SQLAlchemyError, KeyError) as error:  # KeyError: a deleted record
         cause = error.__cause__ or error
-        raise StorageError(f"Optuna's storage failed: {str(cause).splitlines()[0]}") from error
+        kind = StorageAway if isinstance(cause, DBAPIError) and is_away(cause) else StorageError
+        raise kind(f"Optuna's storage failed: {str(cause).splitlines()[0]}") from error
 
 
 class TrialStudy:
@@ -80,6 +83,7 @@ class TrialStudy:
         self._space = space
         self._distributions = space.distributions()
         self._storage = storage
+        self._enqueued = False
         self._study = optuna.create_study(
             study_name=name, storage=storage, direction="maximize", load_if_exists=True
         )
@@ -96,17 +100,35 @@ class TrialStudy:
         return self._study.get_trials(deepcopy=False)
 
     def running(self) -> tuple[int, ...]:
-        """Numbers of the trials that nobody has told an end yet."""
-        return tuple(t.number for t in self.trials() if t.state.name == "RUNNING")
+        """Numbers of the trials that nobody has told an end yet; the others are not read."""
+        return self._in_state("RUNNING")
 
     def waiting(self) -> int:
         """Trials that are queued and not asked for yet."""
-        return sum(t.state.name == "WAITING" for t in self.trials())
+        return len(self._in_state("WAITING"))
 
+    def knows(self, number: int) -> bool:
+        """Whether there is a trial of this number."""
+        return self.state(number) != ""
+
+    @optuna_errors()
+    def _in_state(self, name: str) -> tuple[int, ...]:
+        from optuna.trial import TrialState
+
+        found = self._storage.get_all_trials(
+            self._study._study_id, deepcopy=False, states=(TrialState[name],)
+        )
+        return tuple(trial.number for trial in found)
+
+    @optuna_errors()
     def state(self, number: int) -> str:
         """Optuna's state of a trial, "" when it does not know the number."""
-        return next((t.state.name for t in self.trials() if t.number == number), "")
+        try:
+            return self._trial(number).state.name
+        except KeyError:
+            return ""
 
+    @optuna_errors()
     def is_reference(self, number: int) -> bool:
         """Whether the trial was added as a host's reference."""
         return bool(self._trial(number).user_attrs.get("reference"))
@@ -126,7 +148,8 @@ class TrialStudy:
 
         Once in the life of the study, and after the references, so that trial 0 is a reference.
         """
-        if self._study.user_attrs.get(ENQUEUED):
+        if self._enqueued or self._study.user_attrs.get(ENQUEUED):
+            self._enqueued = True
             return
         for point in points:
             self._study.enqueue_trial(dict(point), skip_if_exists=True)
@@ -188,7 +211,7 @@ class TrialStudy:
     @optuna_errors()
     def note(self, number: int, attributes: Mapping[str, Any]) -> None:
         """Attach attributes to a trial; only possible before it is told."""
-        trial_id = self._trial(number)._trial_id
+        trial_id = self._trial_id(number)
         for key, value in attributes.items():
             self._storage.set_trial_user_attr(trial_id, key, value)
 
@@ -228,11 +251,29 @@ class TrialStudy:
         self._constrain(number, -1.0)
         self._study.tell(number, state=TrialState.PRUNED)
 
+    @optuna_errors()
+    def beat(self, numbers: Iterable[int]) -> None:
+        """Write Optuna's heartbeat of running trials, so that its own tools know which are dead."""
+        from optuna.storages import RDBStorage
+
+        if isinstance(self._storage, RDBStorage):
+            for number in numbers:
+                self._storage.record_heartbeat(self._trial_id(number))
+
     # -- inside -----------------------------------------------------------------------------------
+    def _trial_id(self, number: int) -> int:
+        """Key of a trial in the storage; the other trials are not read.
+
+        Raises:
+            KeyError: There is no such trial.
+        """
+        study = self._study
+        return study._storage.get_trial_id_from_study_id_trial_number(study._study_id, number)
+
     def _trial(self, number: int) -> FrozenTrial:
-        return next(t for t in self.trials() if t.number == number)
+        return self._study._storage.get_trial(self._trial_id(number))
 
     def _constrain(self, number: int, value: float) -> None:
-        trial_id = self._trial(number)._trial_id
+        trial_id = self._trial_id(number)
         self._storage.set_trial_system_attr(trial_id, CONSTRAINT_KEY, value)
         self._storage.set_trial_system_attr(trial_id, DASHBOARD_CONSTRAINTS, [value])

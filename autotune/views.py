@@ -12,6 +12,8 @@ from autotune.doubts import doubts
 from autotune.measurement import BucketMeasurement
 from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
 from autotune.standing import references_of
+from autotune.stored import StoredDriver
+from autotune.supervisors.base import Owner
 from autotune.supervisors.owner import owner_lives
 
 __all__ = [
@@ -186,6 +188,7 @@ def status_view(study: StoredStudy) -> dict[str, Any]:
         * int(study.definition.get("service", {}).get("gpus_per_host", 1))
         / 3600
     )
+    drivers = [{**_process(one.owner), "heard_at": one.beat_at_s} for one in _living(study)]
     return {
         "study": study.name,
         "created_at": study.created_at_s,
@@ -198,12 +201,15 @@ def status_view(study: StoredStudy) -> dict[str, Any]:
                 "taken_at": h.taken_at_s,
                 "restored_at": h.restored_at_s,
                 "reference_score": _last_reference(study, h.host),
+                "wanted": h.wanted,
+                "state": h.state,
+                "why": h.why,
+                "driver": _process(h.driver) if h.driver else None,
             }
             for h in study.hosts
         ],
-        "driver": {"machine": study.driver.machine, "pid": study.driver.pid}
-        if study.driver and owner_lives(study.driver)
-        else None,
+        "driver": drivers[0] if drivers else None,
+        "drivers": drivers,
         "gpu_hours": gpu_hours,
         "best_observed": _brief(best, study.definition) if best else None,
         "verdict": study.verdict,
@@ -218,7 +224,7 @@ def studies_view(studies: Sequence[StoredStudy]) -> list[dict[str, Any]]:
             "created_at": study.created_at_s,
             "trials": dict(Counter(trial.state for trial in study.trials)),
             "hosts": [host.host for host in study.hosts],
-            "running": bool(study.driver and owner_lives(study.driver)),
+            "running": bool(_living(study)),
             "verdict": study.verdict.get("sentence") if study.verdict else None,
         }
         for study in studies
@@ -230,6 +236,14 @@ def _brief(trial: StoredTrial, definition: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("number", "parameters", "score", "score_interval", "score_ratio", "host", "doubts")
     view = trial_view(trial, definition)
     return {key: view[key] for key in kept}
+
+
+def _living(study: StoredStudy) -> list[StoredDriver]:
+    return [one for one in study.drivers if one.left_at_s is None and owner_lives(one.owner)]
+
+
+def _process(owner: Owner) -> dict[str, Any]:
+    return {"machine": owner.machine, "pid": owner.pid}
 
 
 def _last_reference(study: StoredStudy, host: str) -> float | None:

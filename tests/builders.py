@@ -330,7 +330,6 @@ def a_study(
         fingerprint="f" * 64,
         provenance={"autotune": "0.1.0", "python": "3.11.7"},
         created_at_s=BEGUN_S,
-        driver=None,
         verdict=verdict,
         hosts=tuple(
             StoredHost(host, {}, "lease", BEGUN_S, BEGUN_S + 86_400 if restored else None)

@@ -8,13 +8,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from autotune.storage import open_engine, open_optuna
 
-__all__ = ["copied", "emptied", "postgres_server", "template"]
+__all__ = ["copied", "emptied", "postgres", "postgres_server", "template"]
 
 
 def template(folder: Path) -> Path:
@@ -33,7 +34,13 @@ def copied(path: Path, folder: Path) -> str:
 
 
 def postgres_server() -> Iterator[str]:
-    """URL of an empty database on a PostgreSQL server of our own, on a local socket.
+    """URL of an empty database on a PostgreSQL server of our own, on a local socket."""
+    for server in postgres():
+        yield server.get_uri()
+
+
+def postgres() -> Iterator[Any]:
+    """A PostgreSQL server of our own with an empty database; it can be stopped and started.
 
     The data lie in the temporary folder of the system: a server that is started by root runs as
     another user, who may not enter the folders of pytest.
@@ -54,7 +61,7 @@ def postgres_server() -> Iterator[str]:
 
             server = get_server(folder / "data", cleanup_mode="delete")
             try:
-                yield server.get_uri()
+                yield server
             finally:
                 server.cleanup()
 

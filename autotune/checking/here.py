@@ -92,9 +92,10 @@ def _storage(config: StudyConfig, storage: str | None, stored: StoredStudy | Non
             raise StorageError(f"{path} cannot be written", hint="give another --storage")
     if stored is None:
         return f"{shown}: the study begins"
-    if stored.driver is not None and owner_lives(stored.driver):
+    living = [d.owner for d in stored.drivers if d.left_at_s is None and owner_lives(d.owner)]
+    if living and url.drivername.startswith("sqlite"):
         raise StorageError(
-            f"the study is being run: {describe_owner(stored.driver)}",
+            f"the study is being run: {describe_owner(living[0])}",
             hint="watch it with `autotune status`, or end it first",
         )
     if stored.fingerprint != config.fingerprint():

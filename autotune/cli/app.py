@@ -20,6 +20,7 @@ from autotune.cli import (
     dashboard,
     db,
     export,
+    hosts,
     init,
     report,
     rescore,
@@ -60,7 +61,8 @@ _COMMANDS = (
 for module in _COMMANDS:
     app.command(name=module.__name__.rsplit(".", 1)[1])(module.command)
 app.add_typer(db.app, name="db")
-_NAMES = ("db", *(module.__name__.rsplit(".", 1)[1] for module in _COMMANDS))
+app.add_typer(hosts.app, name="hosts")
+_NAMES = ("db", "hosts", *(module.__name__.rsplit(".", 1)[1] for module in _COMMANDS))
 
 
 def _version(wanted: bool) -> None:

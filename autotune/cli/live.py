@@ -115,6 +115,13 @@ class Live:
         self._say(f"report: {report.resolve()}")
         self._say(f"next: {self._program} export {self._where} --format flags")
 
+    def left(self, study: str, *, stopped: bool) -> None:
+        self.close()
+        if stopped:
+            self._say(f"stopped; next: {self._program} run {self._where} goes on")
+        else:
+            self._say(f"the final rounds of {study} are measured by another run")
+
     def close(self) -> None:
         if self._screen is not None:
             self._screen.stop()

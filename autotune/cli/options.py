@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -36,8 +35,9 @@ Host = Annotated[
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output; floats are rounded, see `rounded`."""
-    text = json.dumps(rounded(value), indent=2, ensure_ascii=False, allow_nan=False, default=str)
-    typer.echo(text)
+    from pydantic_core import to_json
+
+    typer.echo(to_json(rounded(value), indent=2, fallback=str).decode())
 
 
 def rounded(value: Any) -> Any:

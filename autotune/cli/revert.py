@@ -61,6 +61,7 @@ def _note(study: str, storage: str | None, host: str) -> None:
     from autotune.errors import StorageError, UnknownStudy
     from autotune.reading import study_name
     from autotune.repository import Repository
+    from autotune.roster import Roster
     from autotune.storage import open_engine, storage_url
 
     name = study_name(study)
@@ -71,7 +72,7 @@ def _note(study: str, storage: str | None, host: str) -> None:
     try:
         repository = Repository(engine)
         if any(h.host == host and h.restored_at_s is None for h in repository.load(name).hosts):
-            repository.host_restored(name, host)
+            Roster(repository, name).restored(host)
     except UnknownStudy:
         return
     finally:

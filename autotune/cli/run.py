@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autotune.cli.options import Host, Json, Storage, Study
 
-__all__ = ["Executor", "command"]
+if TYPE_CHECKING:
+    from autotune.metrics import Figures
+
+__all__ = ["Executor", "OnStop", "command"]
 
 
 class Executor(StrEnum):
     AUTO = "auto"
     RAY = "ray"
     SERIAL = "serial"
+
+
+class OnStop(StrEnum):
+    FINISH = "finish"
+    ABANDON = "abandon"
 
 
 def command(
@@ -26,10 +35,24 @@ def command(
     ] = None,
     hours: Annotated[float | None, typer.Option(min=0.001, help="Hours of this run.")] = None,
     host: Host = None,
+    host_label: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=LABEL: what the study calls a host; may be repeated."),
+    ] = None,
     executor: Annotated[
         Executor, typer.Option(help="auto: ray when there is more than one host.")
     ] = Executor.AUTO,
     ray_address: Annotated[str, typer.Option(help="Ray cluster to join instead of an own.")] = "",
+    on_stop: Annotated[
+        OnStop, typer.Option(help="What Ctrl-C and SIGTERM do with the trials under way.")
+    ] = OnStop.ABANDON,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Serve Prometheus metrics on 127.0.0.1 at this port."),
+    ] = None,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Log JSON, one object a line.")
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Check everything, say what would run, change nothing."),
@@ -45,20 +68,34 @@ def command(
     config = find_study(study, storage).replace_budget(
         trials=trials, hours=hours, hosts=tuple(host or ())
     )
+    config = config.label_hosts(tuple(host_label or ()))
     if dry_run:
         from autotune.cli.check import show
 
         show(config, storage, as_json=as_json, plan=True)
         return
     # Only now: a mistake in the file is told before anything heavy is imported.
-    from autotune.cli.live import view
-    from autotune.running import run_study
+    from contextlib import ExitStack
 
-    with view(as_json=as_json) as live:
+    from autotune.cli.live import view
+    from autotune.cli.logs import log_as_json
+    from autotune.metrics import serve_metrics
+    from autotune.running import run_study
+    from autotune.stopping import Stop
+
+    if log_json:
+        log_as_json()
+    looks: list[Callable[[], Figures]] = []
+    with ExitStack() as around:
+        if metrics_port is not None:
+            around.enter_context(serve_metrics(metrics_port, lambda: looks[0]() if looks else None))
+        live = around.enter_context(view(as_json=as_json))
         run_study(
             config,
             storage=storage,
             executor=executor,
             ray_address=ray_address,
             live=live,
+            stop=Stop(finish=on_stop is OnStop.FINISH),
+            watch=looks.append,
         )

@@ -33,5 +33,5 @@ def command(
         studies = studies_view(load_all(storage))
         print_json(studies) if as_json else print_studies(studies)
         return
-    view = status_view(load_stored(study, storage))
+    view = status_view(load_stored(study, storage, evidence=False))
     print_json(view) if as_json else print_status(view)

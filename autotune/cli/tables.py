@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import typer
 from rich.markup import escape
 from rich.table import Table
 
@@ -12,31 +13,58 @@ from autotune.cli.live import shown
 from autotune.repository import StoredStudy
 from autotune.views import trial_views
 
-__all__ = ["print_status", "print_studies", "print_trials"]
+TABLE_MOST = 500
+"""Rows of a drawn table; more are printed as plain columns."""
+
+__all__ = ["print_hosts", "print_status", "print_studies", "print_trials"]
 
 
 def print_trials(study: StoredStudy) -> None:
     """One line for each trial."""
+    rows = [_trial_row(view) for view in trial_views(study)]
+    if len(rows) > TABLE_MOST:  # drawing a table of thousands of rows takes a minute
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            typer.echo("  ".join(cells).rstrip())
+        return
     table = Table(title=f"trials of {study.name}", title_justify="left")
     for column, justify in (
         *(("trial", "right"), ("state", "left"), ("host", "left"), ("parameters", "left")),
         *(("tok/s", "right"), ("95 %", "right"), ("against reference", "right"), ("why", "left")),
     ):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
-    for view in trial_views(study):
-        interval = view["score_interval"]
-        table.add_row(
-            str(view["number"])
-            + (" ref" if view["reference"] else "")
-            + (f" (retry of {view['retry_of']})" if view["retry_of"] is not None else ""),
-            view["state"],
-            escape(view["host"] or ""),
-            escape(shown(view["parameters"])),
-            f"{view['score']:.1f}" if view["score"] is not None else "",
-            f"{interval[0]:.1f} - {interval[1]:.1f}" if interval else "",
-            f"{view['score_ratio'] - 1:+.1%}" if view["score_ratio"] is not None else "",
-            escape("; ".join([*([view["why"]] if view["why"] else []), *view["doubts"]])),
-        )
+    for row in rows:
+        table.add_row(*map(escape, row))
+    Console().print(table)
+
+
+def _trial_row(view: dict[str, Any]) -> tuple[str, ...]:
+    interval = view["score_interval"]
+    return (
+        str(view["number"])
+        + (" ref" if view["reference"] else "")
+        + (f" (retry of {view['retry_of']})" if view["retry_of"] is not None else ""),
+        view["state"],
+        view["host"] or "",
+        shown(view["parameters"]),
+        f"{view['score']:.1f}" if view["score"] is not None else "",
+        f"{interval[0]:.1f} - {interval[1]:.1f}" if interval else "",
+        f"{view['score_ratio'] - 1:+.1%}" if view["score_ratio"] is not None else "",
+        "; ".join([*([view["why"]] if view["why"] else []), *view["doubts"]]),
+    )
+
+
+def print_hosts(hosts: list[dict[str, Any]]) -> None:
+    """One line for each host."""
+    table = Table()
+    for column in ("host", "state", "wanted", "run by", "why"):
+        table.add_column(column)
+    for host in hosts:
+        driver = host["driver"]
+        by = f"process {driver['pid']} on {driver['machine']}" if driver else ""
+        state = host["state"] or ("restored" if host["restored_at"] else "")
+        table.add_row(host["host"], state, host["wanted"], by, host["why"])
     Console().print(table)
 
 
@@ -63,9 +91,11 @@ def print_status(view: dict[str, Any]) -> None:
         back = "restored" if host["restored_at"] else "in use, or not restored yet"
         score = host["reference_score"]
         reference = f"; reference {score:.1f}" if score is not None else ""
-        console.print(f"  host {host['host']}: {back}{reference}", markup=False)
-    if view["driver"]:
-        console.print(f"  run by process {view['driver']['pid']} on {view['driver']['machine']}")
+        why = f": {host['why']}" if host["why"] else ""
+        state = host["state"] or back
+        console.print(f"  host {host['host']}: {state}{why}{reference}", markup=False)
+    for driver in view["drivers"]:
+        console.print(f"  run by process {driver['pid']} on {driver['machine']}")
     best = view["best_observed"]
     if best is not None:
         console.print(

@@ -1,8 +1,8 @@
 """Ray Tune carries starts to hosts: our own Searcher round the driver.
 
 Ray is stateless here: the storage is the only truth, nothing is restored from Ray's files, and no
-retry is left to it.  The driver names the host of each start, so `gpu_host` only bounds how many
-run at once; that no two workers change one host is enforced on the host itself, by lease and claim.
+retry is left to it.  The driver names the host of each start and gives none while no host is free;
+that no two workers change one host is enforced on the host itself, by lease and claim.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ __all__ = ["RayRunner"]
 
 # How often the daemons of a private instance are looked at.
 WATCH_S = 2.0
+
+ROOM = 16
+"""Starts beside those of the hosts that are there at the beginning."""
+
+SHARE = 0.001
+"""Part of a processor that a worker is booked with: it waits for a server nearly all the time."""
 
 ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -65,7 +71,8 @@ class RayRunner:
         # Ray's own words (token authentication, a missing result.json) are not about the study.
         for name in ("ray", "ray.tune"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        hosts = len(driver.sessions)
+        # Hosts may be added while it runs; what bounds the starts is that each has its host.
+        slots = len(driver.sessions) + ROOM
         # Ray opens the mode of its folder, and starts with their keys lie in it: the outer folder
         # keeps others out.  Socket paths are limited to 107 bytes, so both names are short.
         outer = scratch_folder()
@@ -73,8 +80,7 @@ class RayRunner:
         private: dict[str, Any] = {
             "address": "local",
             "_temp_dir": folder,
-            "num_cpus": hosts,
-            "resources": {"gpu_host": hosts},
+            "num_cpus": 1,
         }
         on_terminate = signal.getsignal(signal.SIGTERM)
         try:
@@ -97,11 +103,11 @@ class RayRunner:
         try:
             search = DriverSearch(driver, watcher)
             tuner = tune.Tuner(
-                tune.with_resources(carry, {"cpu": 0, "gpu_host": 1}),
+                tune.with_resources(carry, {"cpu": SHARE}),
                 tune_config=tune.TuneConfig(
                     num_samples=-1,
                     search_alg=search,
-                    max_concurrent_trials=hosts,
+                    max_concurrent_trials=slots,
                     # A worker process goes on to the next start: a new one costs seconds.
                     reuse_actors=True,
                     trial_name_creator=lambda trial: trial.trial_id,

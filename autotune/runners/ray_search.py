@@ -108,6 +108,7 @@ class DriverSearch(Searcher):
     def _take_back(self, trial_id: str, event: object) -> None:
         spec = self._flying[trial_id]
         if isinstance(event, Phase):
+            self._driver.heard(spec.claim_id)
             self._watcher.phase(spec, event)
         elif isinstance(event, BucketMeasurement):
             try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from autotune.audience import Watcher
 from autotune.driver import Driver, Nothing
 from autotune.measurement import BucketMeasurement
@@ -10,12 +12,17 @@ from autotune.trial import Notes, Phase, TrialSpec
 
 __all__ = ["SerialRunner"]
 
+WAIT_S = 1.0
+
 
 class SerialRunner:
     """The plain executor."""
 
     def run(self, driver: Driver, watcher: Watcher) -> None:
-        while not isinstance(spec := driver.take(), Nothing):
+        while (spec := driver.take()) is not Nothing.DONE:
+            if isinstance(spec, Nothing):  # a host may come back, another run may leave work
+                time.sleep(WAIT_S)
+                continue
             watcher.started(spec)
             record = work(spec, _notes(driver, watcher, spec))
             record, score = driver.finish(spec.claim_id, record)
@@ -24,6 +31,7 @@ class SerialRunner:
 
 def _notes(driver: Driver, watcher: Watcher, spec: TrialSpec) -> Notes:
     def phase(phase: Phase) -> None:
+        driver.heard(spec.claim_id)
         watcher.phase(spec, phase)
 
     def bucket(measured: BucketMeasurement) -> None:

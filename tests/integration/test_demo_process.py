@@ -70,7 +70,7 @@ def test_the_run_leaves_verdict_report_and_no_process(done: SmallStudy) -> None:
     assert done.processes() == []
     assert (done.folder / "small-report.html").stat().st_size > 10_000
     stored = done.stored
-    assert stored.driver is None
+    assert all(driver.left_at_s is not None for driver in stored.drivers)
     assert stored.verdict is not None
     assert [host.restored_at_s is not None for host in stored.hosts] == [True]
     finals = [start for start in done.starts() if start.role is Role.FINAL]
@@ -231,7 +231,7 @@ def test_ctrl_c_ends_server_and_run(tmp_path: Path) -> None:
         assert study.processes() == []
     assert "Traceback" not in run.said
     stored = study.stored
-    assert stored.driver is None
+    assert all(driver.left_at_s is not None for driver in stored.drivers)
     assert [trial.state for trial in stored.trials] == ["failed"]
     assert stored.hosts[0].restored_at_s is not None
 
@@ -356,6 +356,6 @@ def test_sigterm_under_ray_leaves_nothing(two_hosts: SmallStudy) -> None:
     assert folders
     assert not any(folder.exists() for folder in folders)
     stored = study.stored
-    assert stored.driver is None
+    assert all(driver.left_at_s is not None for driver in stored.drivers)
     assert all(host.restored_at_s is not None for host in stored.hosts)
     assert "running" not in {trial.state for trial in stored.trials}

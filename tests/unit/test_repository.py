@@ -22,8 +22,10 @@ from autotune.measurement import (
     StartRecord,
 )
 from autotune.objective import Score
-from autotune.repository import Repository, Role, StoredStart
+from autotune.repository import Repository
+from autotune.roster import Roster, owner_key
 from autotune.storage import connect, open_engine, storage_url, upgrade
+from autotune.stored import Role, StoredStart, Wanted
 from tests.builders import a_bucket, a_definition, proof_links
 from tests.databases import copied, postgres_server, template
 from tests.scripted import OWNER, an_original
@@ -84,6 +86,7 @@ class Study:
         self.repository.open_study(
             NAME, definition=a_definition(), fingerprint="f" * 64, provenance={"autotune": "0.1.0"}
         )
+        self.roster = Roster(self.repository, NAME)
 
     def begin(self, number: int, claim_id: str, **changes: Any) -> None:
         arguments = {"role": Role.SEARCH, "round_": 0, "host": "gpu-a", **changes}
@@ -124,17 +127,48 @@ class RepositoryContract:
         assert (stored.name, stored.fingerprint) == (NAME, "f" * 64)
         assert stored.definition == a_definition()
         assert stored.provenance == {"autotune": "0.1.0"}
-        assert (stored.driver, stored.verdict, stored.hosts, stored.trials) == (None, None, (), ())
+        assert (stored.drivers, stored.verdict, stored.hosts, stored.trials) == ((), None, (), ())
         assert stored.created_at_s > 1_700_000_000
 
-    def test_driver_and_verdict_are_set_and_taken_away(self, study: Study) -> None:
-        study.repository.set_driver(NAME, OWNER)
+    def test_a_verdict_is_kept(self, study: Study) -> None:
         verdict = {"kind": "better", "interval": {"low": 1.0, "high": 1.25}}
         study.repository.set_verdict(NAME, verdict)
-        stored = study.repository.load(NAME)
-        assert (stored.driver, stored.verdict) == (OWNER, verdict)
-        study.repository.set_driver(NAME, None)
-        assert study.repository.load(NAME).driver is None
+        assert study.repository.load(NAME).verdict == verdict
+
+    def test_drivers_come_are_heard_of_and_leave(self, study: Study) -> None:
+        other = replace(OWNER, machine="driver-2")
+        study.roster.beat(OWNER)
+        study.roster.beat(other)
+        study.roster.beat(OWNER)
+        assert [driver.owner for driver in study.roster.drivers()] == [OWNER, other]
+        silent_s = study.roster.silent_s()
+        assert set(silent_s) == {owner_key(OWNER), owner_key(other)}
+        assert all(0 <= seconds < 600 for seconds in silent_s.values())
+        study.roster.leave(OWNER)
+        assert set(study.roster.silent_s()) == {owner_key(other)}
+        assert study.repository.load(NAME).drivers[0].left_at_s is not None
+
+    def test_one_driver_concludes_and_the_next_only_after_its_death(self, study: Study) -> None:
+        other = replace(OWNER, machine="driver-2")
+        assert study.roster.conclude_by(OWNER, alive=lambda owner: True) == OWNER
+        second = study.roster.conclude_by(other, alive=lambda owner: True)
+        assert second == (OWNER if study.roster.shared else other)
+        assert study.roster.conclude_by(other, alive=lambda owner: False) == other
+        assert study.repository.load(NAME).concluding == other
+
+    def test_only_what_has_changed_is_read_again(self, study: Study) -> None:
+        study.trial(0)
+        study.trial(1)
+        revision, _ = study.repository.load_since(NAME, -1)
+        assert study.repository.load_since(NAME, revision)[1].trials == ()
+        study.begin(1, "c1")
+        study.repository.end_start("c1", a_record(), SCORE)
+        newer, changed = study.repository.load_since(NAME, revision)
+        assert [trial.number for trial in changed.trials] == [1]
+        (start,) = changed.trials[0].starts
+        assert start.buckets == a_record().buckets
+        study.repository.end_trial(NAME, 0, Ending.FAILED)
+        assert [t.number for t in study.repository.load_since(NAME, newer)[1].trials] == [0]
 
     def test_a_record_comes_back_whole(self, study: Study) -> None:
         record = a_record()
@@ -217,20 +251,19 @@ class RepositoryContract:
     def test_states_are_kept(self, study: Study) -> None:
         study.trial(0)
         study.repository.end_trial(NAME, 0, Ending.INFEASIBLE)
-        study.repository.mark_told(NAME, 0)
         (trial,) = study.repository.load(NAME).trials
         assert (trial.state, trial.told) == ("infeasible", True)
 
     def test_hosts_are_recorded_without_the_values_of_their_environment(self, study: Study) -> None:
         original = an_original(environ={"HF_TOKEN": "hf-verysecret", "PATH": "/bin"})
-        study.repository.record_host(NAME, "gpu-a", original=original, lease_id="l1")
+        study.roster.took("gpu-a", original=original, lease_id="l1", owner=OWNER)
         (host,) = study.repository.load(NAME).hosts
         assert (host.host, host.lease_id, host.restored_at_s) == ("gpu-a", "l1", None)
         assert host.original["live_environ"] == ["HF_TOKEN", "PATH"]
         assert "hf-verysecret" not in repr(host)
-        study.repository.host_restored(NAME, "gpu-a")
+        study.roster.restored("gpu-a")
         assert study.repository.load(NAME).hosts[0].restored_at_s is not None
-        study.repository.record_host(NAME, "gpu-a", original=original, lease_id="l2")
+        study.roster.took("gpu-a", original=original, lease_id="l2", owner=OWNER)
         (host,) = study.repository.load(NAME).hosts
         assert (host.lease_id, host.restored_at_s) == ("l2", None)
 
@@ -240,23 +273,38 @@ class RepositoryContract:
         assert study.repository.names() == (NAME, "other")
         assert study.repository.load("other").trials == ()
 
-    def test_the_same_number_or_claim_twice_is_refused(self, study: Study) -> None:
-        study.trial(0)
-        study.begin(0, "c0")
-        with pytest.raises(StorageError):
+    def test_what_operators_want_of_hosts(self, study: Study) -> None:
+        study.roster.took("gpu-a", original=an_original(), lease_id="l1", owner=OWNER)
+        study.roster.want("gpu-a", Wanted.DRAIN)
+        study.roster.want("gpu-b", Wanted.ADD)
+        assert study.roster.wanted() == {"gpu-a": Wanted.DRAIN, "gpu-b": Wanted.ADD}
+        study.roster.restored("gpu-a")
+        study.roster.say("gpu-b", "away", "no route to host")
+        first, second = study.repository.load(NAME).hosts
+        assert (first.state, first.driver) == ("drained", OWNER)
+        assert (second.state, second.why, second.taken_at_s) == ("away", "no route to host", None)
+
+    def test_a_write_that_is_repeated_changes_nothing(self, study: Study) -> None:
+        """A database that goes away within a write gets it again."""
+        for _ in range(2):
             study.trial(0)
-        with pytest.raises(StorageError):
             study.begin(0, "c0")
-        assert len(study.repository.load(NAME).trials[0].starts) == 1
+            study.repository.add_bucket("c0", a_record().buckets[0])
+            study.repository.end_start("c0", a_record(), SCORE)
+            study.repository.end_trial(NAME, 0, Ending.COMPLETE)
+        (trial,) = study.repository.load(NAME).trials
+        assert len(trial.starts) == 1
+        assert trial.starts[0].buckets == a_record().buckets
 
     def test_deleting_a_study_takes_everything_along(self, study: Study) -> None:
         study.trial(0)
         study.begin(0, "c0")
         study.repository.end_start("c0", a_record(), SCORE)
-        study.repository.record_host(NAME, "gpu-a", original=an_original(), lease_id="l1")
+        study.roster.took("gpu-a", original=an_original(), lease_id="l1", owner=OWNER)
+        study.roster.beat(OWNER)
         with study.engine.begin() as connection:
             connection.execute(sa.text("DELETE FROM autotune_study"))
-            for table in ("host", "trial", "start", "bucket", "evidence", "coding"):
+            for table in ("host", "driver", "trial", "start", "bucket", "evidence", "coding"):
                 rows = connection.execute(sa.text(f"SELECT count(*) FROM autotune_{table}"))
                 assert rows.scalar() == 0, table
 

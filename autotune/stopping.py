@@ -1,0 +1,51 @@
+"""How a signal ends a run: at once, or after the trials that are under way."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["Stop"]
+
+log = logging.getLogger(__name__)
+
+
+class Stop:
+    """What SIGTERM, SIGHUP and Ctrl-C do; hosts are restored on the way out in any case.
+
+    Args:
+        finish: The first signal lets the trials that are under way end; the second abandons them.
+    """
+
+    def __init__(self, *, finish: bool) -> None:
+        self._finish = finish
+        self._asked = False
+        self._tell: Callable[[], None] | None = None
+
+    def tell(self, stop: Callable[[], None]) -> None:
+        """Whom to tell that no further trial may begin."""
+        self._tell = stop
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Take the signals of this process until the end of the block."""
+        before = {
+            number: signal.signal(number, self._take)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+            if signal.getsignal(number) is not signal.SIG_IGN  # as `nohup` wants it
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        if not self._finish or self._asked or self._tell is None:
+            raise KeyboardInterrupt
+        self._asked = True
+        log.warning("stopping after the trials that are under way; once more abandons them")
+        self._tell()
