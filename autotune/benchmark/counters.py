@@ -14,7 +14,8 @@ from typing import Protocol
 
 import httpx
 
-from autotune.sglang.server import ServerInfo, limits_of, parse_server_info
+from autotune.sglang.limits import limits_of
+from autotune.sglang.server import ServerInfo, parse_server_info
 
 __all__ = ["CounterValues", "Counters", "HttpCounters", "NoCounters", "parse_metrics"]
 

@@ -22,7 +22,6 @@ from autotune.errors import (
     ConnectError,
     MeasurementError,
 )
-from autotune.sglang.log import StartupLog
 from autotune.sglang.masking import mask_text, masked
 
 __all__ = [
@@ -30,17 +29,16 @@ __all__ = [
     "MISSING",
     "CacheFlush",
     "Generation",
-    "Limits",
     "Missing",
     "ServerInfo",
     "SglangServer",
-    "limits_of",
     "mapped",
     "mask_text",
     "masked",
     "parse_server_info",
     "setting",
     "spelling",
+    "whole",
 ]
 
 _SHOWN_CHARACTERS = 300
@@ -104,7 +102,7 @@ class ServerInfo:
 
     @property
     def random_seed(self) -> int | None:
-        return _whole(self.merged.get("random_seed"))
+        return whole(self.merged.get("random_seed"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +121,6 @@ class Generation:
     finish_reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much concurrency a server takes before something changes.
-
-    Attributes:
-        max_running_requests: Requests that all schedulers together run at once; more must queue.
-        largest_graph_batch: Largest decode batch with a CUDA graph; larger ones run eagerly, 0 when
-            all do.  None where nothing tells.
-    """
-
-    max_running_requests: int | None
-    largest_graph_batch: int | None
-
-
 def parse_server_info(answer: Mapping[str, object]) -> ServerInfo:
     """The answer of `/server_info`, its first scheduler's own view taken apart."""
     flat = dict(answer)
@@ -144,18 +128,6 @@ def parse_server_info(answer: Mapping[str, object]) -> ServerInfo:
     first = states[0] if isinstance(states, list) and states else {}
     scheduler = {str(key): value for key, value in first.items()} if _is_map(first) else {}
     return ServerInfo(flat=flat, scheduler=scheduler)
-
-
-def limits_of(info: ServerInfo, log: StartupLog | None = None) -> Limits:
-    """What a server really admits, from its own answer and its log.
-
-    With speculation and no explicit limit SGLang admits 48 requests; the flag is divided among
-    data-parallel ranks.  Of graphs the log is believed first: it shows what was captured.
-    """
-    return Limits(
-        max_running_requests=_running_limit(info, log),
-        largest_graph_batch=_graph_limit(info, log),
-    )
 
 
 class CacheFlush(StrEnum):
@@ -265,7 +237,7 @@ class SglangServer:
         written = answer.get("text")
         if not isinstance(written, str) or not isinstance(meta, dict):
             raise self._unusable(response, "has no text with meta_info")
-        tokens = _whole(meta.get("completion_tokens"))
+        tokens = whole(meta.get("completion_tokens"))
         if tokens is None:
             raise self._unusable(response, "does not count its tokens")
         reason = meta.get("finish_reason")
@@ -362,38 +334,6 @@ def spelling(info: ServerInfo | Mapping[str, object], candidates: Sequence[str])
     return next((one for one in candidates if _key(one) in values), None)
 
 
-def _running_limit(info: ServerInfo, log: StartupLog | None) -> int | None:
-    ranks = max(1, _whole(setting(info, "dp_size")) or 1)
-    per_rank = _whole(setting(info, "effective_max_running_requests_per_dp"))
-    if per_rank is None and log is not None:
-        per_rank = log.limits.max_running_requests
-    if per_rank is not None:
-        return per_rank * ranks
-    return _whole(setting(info, "max_running_requests"))
-
-
-def _graph_limit(info: ServerInfo, log: StartupLog | None) -> int | None:
-    if setting(info, "disable_cuda_graph") is True:
-        return 0
-    if log is not None and log.captured_batches is not None:
-        return log.captured_batches
-    config = setting(info, "cuda_graph_config")
-    decode = config.get("decode") if isinstance(config, Mapping) else None
-    planned = None
-    if isinstance(decode, Mapping):
-        planned = [] if decode.get("backend") == "disabled" else decode.get("bs")
-        if not isinstance(planned, list) and _whole(decode.get("max_bs")) is not None:
-            planned = [decode.get("max_bs")]
-    for batches in (
-        setting(info, "decode_cuda_graph_bs"),
-        planned,
-        setting(info, "cuda_graph_bs", ("cuda_graph_bs_decode",)),
-    ):
-        if isinstance(batches, list):
-            return max((size for size in batches if isinstance(size, int)), default=0)
-    return _whole(setting(info, "cuda_graph_max_bs", ("cuda_graph_max_bs_decode",)))
-
-
 def _checked_key(key: str | None, name: str) -> str | None:
     if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key):
         raise ConfigError(
@@ -415,5 +355,6 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _whole(value: object) -> int | None:
+def whole(value: object) -> int | None:
+    """An integer that is no boolean; None for everything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -18,8 +18,9 @@ from autotune.benchmark.client import OpenAiClient
 from autotune.benchmark.counters import HttpCounters
 from autotune.benchmark.requests import Outcome, RequestTimings
 from autotune.proof import Nonce, ParameterIntent
+from autotune.sglang.limits import limits_of
 from autotune.sglang.log import StartupLog, StartupPhase
-from autotune.sglang.server import ServerInfo, SglangServer, limits_of
+from autotune.sglang.server import ServerInfo, SglangServer
 from autotune.space import ParameterValue
 from tests.contract.engine_witness import PROMPT, STREAM_TOKENS, Witness
 

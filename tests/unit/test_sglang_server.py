@@ -20,18 +20,18 @@ from autotune.errors import (
     ConnectError,
     MeasurementError,
 )
+from autotune.sglang.limits import Limits
+from autotune.sglang.limits import limits_of as server_limits
 from autotune.sglang.log import StartupLog
 from autotune.sglang.server import (
     MISSING,
     CacheFlush,
     Generation,
-    Limits,
     SglangServer,
     mapped,
     setting,
     spelling,
 )
-from autotune.sglang.server import limits_of as server_limits
 from autotune.supervisors.base import LogLine
 
 CASES = Path(__file__).parent.parent / "cases" / "sglang"

@@ -337,6 +337,23 @@ def test_a_server_that_dies_while_it_is_proven_is_no_broken_link() -> None:
     assert broken(record) == ("listener",)
 
 
+def test_a_server_that_dies_in_a_bucket_is_classed_by_its_own_end() -> None:
+    host = a_host()
+
+    def dies(bucket: BucketMeasurement) -> BucketMeasurement:
+        if host.methods().count("measure") < 2:
+            return bucket
+        host.kill()
+        raise ErrorRateTooHigh("every stream failed, most often with connection: reset")
+
+    record = run(host, Script(host, bucket=dies))
+    assert record.failure is not None
+    assert (record.ending, record.failure.kind) == (Ending.FAILED, "ServerEnded")
+    assert "ended" in record.failure.message
+    assert measured(record) == ["1024x8"]
+    assert "code" not in host.methods()
+
+
 def raised(error: AutotuneError) -> None:
     raise error
 
