@@ -28,5 +28,5 @@ def drift_between(first: BucketMeasurement, last: BucketMeasurement) -> Drift:
 
 
 def drifted(drift: Drift, *, most: float) -> bool:
-    """Whether the change is larger than allowed and larger than its own uncertainty."""
-    return abs(drift.change) > max(most, drift.half_width)
+    """Whether the whole interval of the change lies beyond what is allowed."""
+    return abs(drift.change) - drift.half_width > most

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from autotune.answers import Answers, sample_key
@@ -24,6 +24,21 @@ __all__ = ["ServerBench"]
 # Our own requests are aborted within a few steps after they are closed.
 _IDLE_WITHIN_S = 5.0
 _LOOK_AGAIN_S = 0.05
+
+
+def empty_cache(
+    flush: Callable[[], CacheFlush],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Empties a server's cache, or leaves it where that is not for us; False when it stays busy."""
+    until_s = clock() + _IDLE_WITHIN_S
+    while flush() is CacheFlush.BUSY:
+        if clock() > until_s:
+            return False
+        sleep(_LOOK_AGAIN_S)
+    return True
 
 
 class ServerBench:
@@ -88,14 +103,12 @@ class ServerBench:
         with SglangServer(
             plan.base_url, api_key=plan.api_key, admin_api_key=plan.admin_api_key
         ) as server:
-            until_s = time.monotonic() + _IDLE_WITHIN_S
-            while server.flush_cache() is CacheFlush.BUSY:
-                if time.monotonic() > until_s:
-                    raise MeasurementError(
-                        f"{plan.base_url} runs requests that are not ours",
-                        hint="keep users away while a study measures",
-                    )
-                time.sleep(_LOOK_AGAIN_S)
+            idle = empty_cache(server.flush_cache)
+        if not idle:
+            raise MeasurementError(
+                f"{plan.base_url} runs requests that are not ours",
+                hint="keep users away while a study measures",
+            )
 
     def answer(self, answers: Answers) -> Mapping[str, str]:
         """Greedy texts of the fixed prompts, by key; asked twice, both begin alike."""

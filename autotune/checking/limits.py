@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from autotune.checking.findings import CheckState, Finding
 from autotune.sglang.algorithms import ALGORITHM_ALIASES, ALGORITHM_FLAG, SPECULATIVE_LIMIT
 from autotune.sglang.flags import get_flag
-from autotune.sglang.server import ServerInfo, limits_of
+from autotune.sglang.limits import limits_of
+from autotune.sglang.server import ServerInfo
 from autotune.supervisors.base import Word
 from autotune.workload import Workload
 
