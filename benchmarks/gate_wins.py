@@ -2,20 +2,22 @@
 
     python -m benchmarks.gate_wins --seeds 100
 
-The study is the demo's on its surface, but with the default number of coding samples; the fastest
-corrupted configurations are enqueued, so that each study measures them.  A study is won by what its
-export would put into service.  Goal: never by a configuration that corrupts more than `--rate` of
-the answers.
+The study is the demo's on its surface, on one host and with the default number of coding samples;
+the fastest corrupted configurations are enqueued, so that each study measures them.  A study is won
+by what its export would put into service.  Goal: never by a configuration that corrupts more than
+`--rate` of the answers.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
+import os
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
+from multiprocessing import get_context
 
 import optuna
 
@@ -23,14 +25,14 @@ from autotune.config import StudyConfig, load_study
 from autotune.definition_files import CodingSection
 from autotune.exporting import choose
 from autotune.space import Values
-from autotune.storage import open_engine, open_optuna
+from autotune.storage import open_engine
 from autotune.testing.sglang_server.ranking import Ranked, grid, rank
 from autotune.testing.sglang_server.surface import Surface
 from autotune.testing.simulated_study import SimulatedStudy
 
 __all__ = ["main"]
 
-_SURFACE = "demo"
+_SURFACE, _HOST = "demo", "demo-a"
 _BAITS = 3
 
 
@@ -39,11 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=1, help="number of the first seed")
-    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--sampler", default="random")
     parser.add_argument("--rate", type=float, default=0.05)
     options = parser.parse_args(arguments)
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     config = load_study(_SURFACE)
     clean, corrupted = _truth(config, options.rate)
     baits = _baits(corrupted)
@@ -57,24 +59,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     )
     bad = {tuple(_point(one).values()) for one in corrupted}
+    deployed = tuple(config.space.deployed().values())
+    seeds = range(options.first, options.first + options.seeds)
+    job = partial(
+        _named,
+        baits=tuple(_point(one) for one in baits),
+        trials=options.trials,
+        sampler=options.sampler,
+    )
     won, wrong = 0, 0
-    with tempfile.TemporaryDirectory() as folder:
-        empty = Path(folder) / "empty.db"
-        open_engine(f"sqlite:///{empty}", create=True).dispose()
-        open_optuna(f"sqlite:///{empty}").engine.dispose()
-        for seed in range(options.first, options.first + options.seeds):
-            section = config.study.model_copy(
-                update={"seed": seed, "trials": options.trials, "sampler": options.sampler}
-            )
-            study = replace(
-                config,
-                study=section,
-                coding=config.coding.model_copy(update={"samples": CodingSection().samples}),
-                enqueue=tuple(_point(one) for one in baits),
-            )
-            named = _named(study, empty, Path(folder) / "study.db")
-            better = tuple(named.values()) != tuple(config.space.deployed().values())
-            won += better
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        for seed, named in zip(seeds, pool.map(job, seeds), strict=True):
+            won += tuple(named.values()) != deployed
             if tuple(named.values()) in bad:
                 wrong += 1
                 print(f"seed {seed}: a corrupted configuration won: {named}", flush=True)
@@ -121,15 +117,25 @@ def _point(one: Ranked) -> Values:
     }
 
 
-def _named(config: StudyConfig, empty: Path, path: Path) -> Values:
+def _named(seed: int, *, baits: tuple[Values, ...], trials: int, sampler: str) -> Values:
     """The configuration that the export of one study would put into service."""
-    shutil.copyfile(empty, path)
-    study = SimulatedStudy(config, f"sqlite:///{path}", surface=_SURFACE, speeds={})
-    try:
-        study.run()
-        return dict(choose(study.stored).parameters)
-    finally:
-        study.close()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    config = load_study(_SURFACE).replace_budget(trials=trials, hours=None, hosts=(_HOST,))
+    config = replace(
+        config,
+        study=config.study.model_copy(update={"seed": seed, "sampler": sampler}),
+        coding=config.coding.model_copy(update={"samples": CodingSection().samples}),
+        enqueue=baits,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/study.db"
+        open_engine(url, create=True).dispose()
+        study = SimulatedStudy(config, url, surface=_SURFACE, speeds={})
+        try:
+            study.run()
+            return dict(choose(study.stored).parameters)
+        finally:
+            study.close()
 
 
 if __name__ == "__main__":
