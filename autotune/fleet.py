@@ -155,10 +155,14 @@ class Fleet:
                 self._pool.submit(self._try, label, away)
 
     def expecting(self) -> bool:
-        """Whether a host that is not there now may still come."""
+        """Whether a host that is not there now may still come.
+
+        A run with one host ends when that is away: started again, it goes on where it stopped.
+        """
         now_s = time.monotonic()
+        known = {*self.sessions, *self._away, *self._refused}
         return bool(self._leaving) or any(
-            now_s - away.since_s < AWAY_MOST_S for away in self._away.values()
+            len(known) > 1 and now_s - away.since_s < AWAY_MOST_S for away in self._away.values()
         )
 
     def living(self) -> Callable[[Owner], bool]:

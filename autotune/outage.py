@@ -40,7 +40,7 @@ class Outage:
         now_s = self._clock()
         if self._since_s is None:
             self._since_s = now_s
-            log.warning("%s; results are kept on this machine until it is back", error)
+            log.warning("%s; trying again, results are kept on this machine meanwhile", error)
         if now_s - self._since_s > AWAY_MOST_S:
             raise error
 
