@@ -13,6 +13,7 @@ from autotune.measurement import BucketMeasurement, StartRecord
 from autotune.objective import Score
 from autotune.stored import StoredStudy
 from autotune.trial import Phase, TrialSpec
+from autotune.warming import Warmed
 
 __all__ = ["Audience", "Watcher"]
 
@@ -38,6 +39,12 @@ class Audience(Protocol):
 
     def restoring(self, hosts: tuple[str, ...]) -> None:
         """The search is over, however it ended: these hosts are being put back."""
+
+    def warmed(self, earlier: str, taken: Warmed) -> None:
+        """Trials of an earlier study were taken over."""
+
+    def over(self, reason: str) -> None:
+        """There is nothing to do; no host was touched."""
 
     def concluded(self, stored: StoredStudy, verdict: Conclusion, *, report: Path) -> None:
         """The study has its verdict."""

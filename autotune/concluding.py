@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from autotune.believing import belief_of, findings, history_of, outlook
 from autotune.config import StudyConfig
 from autotune.gate_caveats import gate_caveats
 from autotune.measurement import Ending, Interval
 from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
-from autotune.space import ParameterValue, SearchSpace, Values
+from autotune.space import ParameterValue, Values
 from autotune.verdict import PointEstimate, Remeasured, Verdict, VerdictKind, finalists, verdict
 from autotune.views import main_start
 
-__all__ = ["Conclusion", "conclude", "contenders"]
+__all__ = ["Conclusion", "conclude", "contenders", "enough", "spent"]
+
+_TOLD = ("complete", "infeasible", "pruned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class Conclusion:
         interval: 95 % interval of its score: the verdict's ratio interval times the reference's
             mean; None without a verdict.
         reference_score: Mean of the reference's fresh measurements, tok/s.
+        findings: What matters, as `autotune.believing.findings`.
+        outlook: What another trial would cost and bring, in words; empty where it is not known.
     """
 
     kind: VerdictKind
@@ -42,10 +47,16 @@ class Conclusion:
     ratio_interval: Interval | None
     reference_score: float | None
     finalists: tuple[Mapping[str, Any], ...]
+    findings: Mapping[str, Any] = field(default_factory=dict)
+    outlook: str = ""
 
 
 def contenders(config: StudyConfig, stored: StoredStudy) -> tuple[int, ...]:
-    """Trial numbers of the finalists, best first; trials of one point count together."""
+    """Trial numbers of the finalists, best first; trials of one point count together.
+
+    Ranked by what the models of the search believe; by the mean observed ratio where they have
+    nothing to say of a point.
+    """
     space = config.space
     ratios: dict[str, list[float]] = defaultdict(list)
     numbers: dict[str, int] = {}
@@ -56,11 +67,17 @@ def contenders(config: StudyConfig, stored: StoredStudy) -> tuple[int, ...]:
         key = space.key(trial.parameters)
         ratios[key].append(start.score.ratio)
         numbers.setdefault(key, trial.number)
+    if not numbers or config.study.finalists == 0:
+        return ()
+    belief = belief_of(config, history_of(config, stored))
+    believed = dict[str, float]()
+    if belief is not None and belief.scale.logarithmic:
+        believed = {key: float(belief.mean[row]) for key, row in belief.candidates.rows.items()}
     points = [
         PointEstimate(
             key,
-            sum(math.log(r) for r in seen) / len(seen),
-            _changes(space, _values(stored, numbers[key])),
+            believed.get(key, sum(math.log(r) for r in seen) / len(seen)),
+            space.changes(_values(stored, numbers[key])),
         )
         for key, seen in ratios.items()
         if min(seen) > 0
@@ -97,8 +114,11 @@ def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
     judged = verdict(
         [Remeasured(key, s.host, s.round, _absolute(s, config)) for key, _, s in scored],
         reference=reference,
-        changes={key: _changes(space, trial.parameters) for key, trial, _ in scored},
+        changes={key: space.changes(trial.parameters) for key, trial, _ in scored},
     )
+    if judged.kind is VerdictKind.NOT_ENOUGH_DATA and (reason := _nothing_to_compare(stored)):
+        judged = replace(judged, kind=VerdictKind.NO_SIGNIFICANT_DIFFERENCE, sentence=reason)
+    prospect = outlook(config, stored)
     winner = judged.winner or reference
     own = [(trial, start) for key, trial, start in scored if key == winner]
     baseline = _mean([start for key, _, start in scored if key == reference])
@@ -117,6 +137,54 @@ def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
         ratio_interval=judged.interval,
         reference_score=baseline,
         finalists=tuple(_finalist(judged, scored, reference)),
+        findings=findings(config, stored),
+        outlook=prospect.sentence() if prospect is not None else "",
+    )
+
+
+def enough(config: StudyConfig, stored: StoredStudy) -> str:
+    """Why another trial is not worth its cost; empty while it is, or nobody knows."""
+    prospect = outlook(config, stored)
+    if prospect is None or prospect.gain >= config.study.least_gain:
+        return ""
+    return prospect.sentence()
+
+
+def spent(config: StudyConfig, stored: StoredStudy, *, left: int) -> str:
+    """That the budget in trials is spent and the verdict stands, in words; empty otherwise.
+
+    Args:
+        left: Trials that are queued.
+    """
+    done = sum(trial.state in _TOLD for trial in stored.trials)
+    budget = config.study.trials
+    if stored.verdict is None or budget is None or left or done < budget:
+        return ""
+    return (
+        f"the budget of {budget} trials is spent ({done} done) and the verdict stands, so no host "
+        f"was touched: {stored.verdict['sentence']}"
+    )
+
+
+def _nothing_to_compare(stored: StoredStudy) -> str:
+    """Why the deployed configuration stays although no finalist was measured again.
+
+    Empty where a finalist could have been, or too little was measured to say so.
+    """
+    others = [trial for trial in stored.trials if not trial.reference]
+    measured = any(
+        start.score is not None
+        for trial in stored.trials
+        if trial.reference
+        for start in trial.starts
+    )
+    ended = Counter(trial.state for trial in others)
+    told = ended["pruned"] + ended["infeasible"]
+    if not measured or not told or ended["complete"]:
+        return ""
+    return (
+        f"nothing better than the deployed configuration: {ended['pruned']} other(s) were stopped "
+        f"because they could not reach it, {ended['infeasible']} did not run"
     )
 
 
@@ -160,12 +228,6 @@ def _reference_number(stored: StoredStudy) -> int | None:
 
 def _values(stored: StoredStudy, number: int) -> Values:
     return next(trial.parameters for trial in stored.trials if trial.number == number)
-
-
-def _changes(space: SearchSpace, values: Values) -> int:
-    """Parameters that differ from the deployed point."""
-    deployed = space.effective(space.deployed())
-    return sum(values[name] != value for name, value in deployed.items())
 
 
 def _mean(starts: list[StoredStart]) -> float | None:

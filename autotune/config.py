@@ -128,6 +128,11 @@ def load_study(name: str) -> StudyConfig:
     Raises:
         ConfigError: One sentence with file, line and key.
     """
+    if not name.isprintable() or any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise ConfigError(
+            f"the study name {name!a} has characters that no text can hold",
+            hint="rename the file: its name is the study's name in the storage",
+        )
     path = definitions.find("search_spaces", name)
     text = read(path)
     file = parse(path, text, StudyFile, SearchSpaceError)

@@ -48,8 +48,10 @@ class Section(BaseModel):
 class StudySection(Section):
     """`[study]`: what is searched, how, and for how long.
 
-    At least one of `trials`, `hours` and `gpu_hours` bounds the study.  `enqueue` lists points that
-    are measured before the sampler's own, values in the order of the parameters in this file.
+    At least one of `trials`, `hours` and `gpu_hours` bounds the study; with `least_gain` (0.005 is
+    half a percent) the search ends earlier, once another trial is expected to bring less.
+    `enqueue` lists points that are measured before the sampler's own, values in the order of the
+    parameters in this file.
     A driver on another machine that was silent for `driver_grace_s` is dead: its trials are queued
     again.  It must be longer than a load, a measurement and an outage of the database.
     """
@@ -58,6 +60,7 @@ class StudySection(Section):
     trials: PositiveInt | None = None
     hours: Positive | None = None
     gpu_hours: Positive | None = None
+    least_gain: Annotated[float, Field(ge=0, lt=1)] = 0.0
     sampler: Literal["auto", "tpe", "gp", "cmaes", "qmc", "random", "grid"] = "auto"
     seed: int = 0
     enqueue: tuple[tuple[int | float | str, ...], ...] = ()
@@ -283,8 +286,8 @@ class ObjectiveFile(Section):
 # What may change between two runs of a study without making it another study.
 RESUMABLE = frozenset(
     {
-        *("study.trials", "study.hours", "study.gpu_hours", "study.same_failure_most"),
-        *("study.driver_grace_s",),
+        *("study.trials", "study.hours", "study.gpu_hours", "study.least_gain"),
+        *("study.same_failure_most", "study.driver_grace_s"),
         *("service.hosts", "service.load_timeout_s", "service.stop_timeout_s"),
         *("service.restore_after_s", "service.command_timeout_s", "service.ssh_config"),
     }

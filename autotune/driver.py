@@ -88,6 +88,7 @@ class Driver:
         owner: Owner,
         answers: Answers,
         finalists: Callable[[StoredStudy], tuple[int, ...]],
+        enough: Callable[[StoredStudy], str] = lambda stored: "",
         mirror: Mirror | None = None,
         surroundings: Surroundings = ALONE,
         spool: Spool | None = None,
@@ -102,6 +103,8 @@ class Driver:
         self._owner = owner
         self._answers = answers
         self._around = surroundings
+        self._enough = enough
+        self._searched = False
         self._clock = clock
         self._began_s = clock()
         self._roster = Roster(repository, config.name)
@@ -194,8 +197,10 @@ class Driver:
         own = references_of(self.stored, host)
         if not own:
             return self._first_reference(host)
-        if search_left(self.stored, self.config, hours=self._hours()):
-            if starts_since_reference(self.stored, host) >= self.config.study.reference_every:
+        if search_left(self.stored, self.config, hours=self._hours()) and not self._settled():
+            stale = all(start.owner != self._owner for _, start in own)  # of an earlier run
+            since = starts_since_reference(self.stored, host)
+            if stale or since >= self.config.study.reference_every:
                 return self._reference_again(host, own)
             with self._roster.turn():
                 if search_left(self._mirror.refresh(), self.config, hours=self._hours()):
@@ -341,6 +346,15 @@ class Driver:
         self._mirror.refresh()
 
     # -- inside: making starts --------------------------------------------------------------------
+    def _settled(self) -> bool:
+        """Whether another trial is not worth its cost; then the search is over for this run."""
+        if self.config.study.least_gain and not self._searched and not self._study.waiting():
+            reason = self._enough(self.stored)
+            if reason:
+                log.info("the search ends: %s", reason)
+                self._searched = True
+        return self._searched
+
     def _hours(self) -> float:
         return (self._clock() - self._began_s) / 3600
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from autotune.errors import InvalidBucket
+from autotune.fingerprint import free_gib
 from autotune.measurement import (
     BucketMeasurement,
     BucketQuality,
@@ -133,7 +134,7 @@ def _end_saved(
         saved = (start.score.ratio, start.violations)
     notes: dict[str, Any] = {}
     if start is not None:
-        notes = {"host": start.host, "buckets": _bucket_figures(start.buckets)}
+        notes = {"host": start.host, "buckets": bucket_figures(start.buckets)}
     state = settle(study, trial, record, saved, notes=notes, trials=trials)
     if start is not None and record is None:
         repository.end_start(start.claim_id, _killed(start), None)
@@ -220,10 +221,12 @@ def trial_attributes(spec: TrialSpec, record: StartRecord, score: Score | None) 
     attributes: dict[str, Any] = {
         "host": spec.plan.host,
         "ending": str(record.ending),
-        "buckets": _bucket_figures(record.buckets),
+        "buckets": bucket_figures(record.buckets),
         "parameters": {intent.name: intent.value for intent in spec.intents},
         "proof_links": len(record.proof),
     }
+    if (free := free_gib(record.fingerprint)) is not None:
+        attributes["free_gib"] = free
     for bucket in record.buckets:
         attributes[f"tok/s {bucket.key}"] = round(bucket.output_tok_per_s, 2)
     if score is not None:
@@ -244,7 +247,8 @@ def unscored(record: StartRecord) -> FailureRecord:
     return FailureRecord(INVALID, "a bucket is missing")
 
 
-def _bucket_figures(buckets: tuple[BucketMeasurement, ...]) -> dict[str, dict[str, Any]]:
+def bucket_figures(buckets: tuple[BucketMeasurement, ...]) -> dict[str, dict[str, Any]]:
+    """What the sampler learns from buckets."""
     return {
         b.key: {"output_tok_per_s": b.output_tok_per_s, "accept_length": b.accept_length}
         for b in buckets

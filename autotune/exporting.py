@@ -50,6 +50,7 @@ class Choice:
             "interval": [interval["low"], interval["high"]] if interval else None,
             "reference_score": self.conclusion.get("reference_score"),
             "verdict": self.conclusion.get("sentence"),
+            "findings": self.conclusion.get("findings", {}),
         }
 
 

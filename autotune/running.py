@@ -11,7 +11,7 @@ from pathlib import Path
 from autotune import __version__
 from autotune.answers import require_sandbox, study_answers
 from autotune.audience import Audience
-from autotune.concluding import Conclusion, conclude, contenders
+from autotune.concluding import Conclusion, conclude, contenders, enough, spent
 from autotune.config import StudyConfig
 from autotune.driver import Driver
 from autotune.endings import reconcile
@@ -34,6 +34,7 @@ from autotune.stopping import Stop
 from autotune.storage import open_engine, open_optuna, storage_url
 from autotune.study import TrialStudy
 from autotune.supervisors.owner import owner_here
+from autotune.warming import warm
 
 __all__ = ["run_study"]
 
@@ -49,12 +50,14 @@ def run_study(
     live: Audience,
     stop: Stop | None = None,
     watch: Callable[[Callable[[], Figures]], None] = lambda look: None,
+    earlier: str = "",
 ) -> None:
     """Run a study until its budget is spent and say what it found.
 
     Args:
         stop: How a signal ends the run; by default at once.
         watch: Told where one look at the run can be had.
+        earlier: Name of a stored study whose trials the search begins with.
 
     Raises:
         ConfigError: Before anything is contacted.
@@ -85,7 +88,12 @@ def run_study(
             log.warning("%d results of an earlier run were kept on this machine and saved", kept)
         mirror = Mirror(repository, config.name)
         again = _repair(study, repository, mirror, roster, presence)
+        if earlier:
+            live.warmed(earlier, warm(study, repository.load(earlier)))
         live.opened(config, mirror.refresh(), again=again, storage=url)
+        if over := spent(config, mirror.refresh(), left=study.waiting()):
+            live.over(over)
+            return
         fleet = Fleet(config, owner=owner, roster=roster, presence=presence)
         with fleet.open() as sessions:
             driver = Driver(
@@ -99,6 +107,7 @@ def run_study(
                 mirror=mirror,
                 surroundings=fleet,
                 spool=spool,
+                enough=lambda stored: enough(config, stored),
             )
             presence.watch(study, driver.flying)
             stop.tell(driver.stop)

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import StorageAway, StorageError, StudyError
+from autotune.measurement import Ending
+from autotune.search.history import EARLIER_ATTRIBUTE
 from autotune.space import ParameterValue, SearchSpace, Values
 
 if TYPE_CHECKING:
@@ -28,10 +30,11 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-__all__ = ["Asked", "TrialStudy"]
+__all__ = ["Asked", "Earlier", "TrialStudy"]
 
 RETRY_OF = "retry_of"
-ENQUEUED = "enqueued"
+# Where Optuna keeps the parameters of an enqueued trial.
+FIXED = "fixed_params"
 # The dashboard shows feasibility from this older key only; samplers accept both.
 DASHBOARD_CONSTRAINTS = "constraints"
 # What numerical code of a sampler may raise; none of it may leave a trial running.
@@ -55,6 +58,23 @@ class Asked:
     number: int
     values: Mapping[str, ParameterValue]
     retry_of: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """A trial of another study.
+
+    Attributes:
+        ending: Complete, infeasible or pruned.
+        ratio: Its score over its own reference; None without a score.
+        host: Where it ran, with the study's name: no host of this study.
+    """
+
+    values: Values
+    ending: Ending
+    ratio: float | None
+    host: str
+    buckets: Mapping[str, Any]
 
 
 @contextmanager
@@ -135,7 +155,18 @@ class TrialStudy:
 
     def ended(self) -> int:
         """Trials with a verdict about their parameters: complete, infeasible or pruned."""
-        return sum(t.state.name in ("COMPLETE", "PRUNED") for t in self.trials())
+        return sum(
+            t.state.name in ("COMPLETE", "PRUNED") and EARLIER_ATTRIBUTE not in t.user_attrs
+            for t in self.trials()
+        )
+
+    def warmed(self) -> bool:
+        """Whether another study's trials were taken over."""
+        return any(EARLIER_ATTRIBUTE in trial.user_attrs for trial in self.trials())
+
+    @property
+    def space(self) -> SearchSpace:
+        return self._space
 
     # -- ask --------------------------------------------------------------------------------------
     def use(self, sampler: BaseSampler) -> None:
@@ -146,14 +177,50 @@ class TrialStudy:
     def enqueue_once(self, points: Iterable[Values]) -> None:
         """Measure these points before the sampler's own; those already known are left out.
 
-        Once in the life of the study, and after the references, so that trial 0 is a reference.
+        Once in each run, and after the references, so that trial 0 is a reference.  A point whose
+        every try failed in earlier runs said nothing yet: it is queued again.
         """
-        if self._enqueued or self._study.user_attrs.get(ENQUEUED):
-            self._enqueued = True
+        if self._enqueued:
             return
+        self._enqueued = True
+        known = {
+            self._space.key({**trial.system_attrs.get(FIXED, {}), **trial.params})
+            for trial in self.trials()
+            if trial.state.name != "FAIL" and EARLIER_ATTRIBUTE not in trial.user_attrs
+        }
         for point in points:
-            self._study.enqueue_trial(dict(point), skip_if_exists=True)
-        self._study.set_user_attr(ENQUEUED, True)
+            if self._space.key(point) not in known:
+                self._study.enqueue_trial(dict(point))
+
+    @optuna_errors()
+    def enqueue_points(self, points: Iterable[Values]) -> None:
+        """Measure these points before the sampler's own."""
+        for point in points:
+            self._study.enqueue_trial(dict(point))
+
+    @optuna_errors()
+    def add_earlier(self, name: str, trials: Iterable[Earlier]) -> None:
+        """Trials of another study, as if they had been told; they are no part of the budget."""
+        from optuna.trial import TrialState, create_trial
+
+        trials = list(trials)
+        told = [one.ratio for one in trials if one.ratio is not None]
+        worst = min(told, default=NOTHING_SEEN)
+        for one in trials:
+            pruned = one.ending is Ending.PRUNED
+            violated = 1.0 if one.ending is Ending.INFEASIBLE else -1.0
+            self._study.add_trial(
+                create_trial(
+                    state=TrialState.PRUNED if pruned else TrialState.COMPLETE,
+                    value=None if pruned else (worst if one.ratio is None else one.ratio),
+                    params=dict(one.values),
+                    distributions=dict(self._distributions),
+                    user_attrs={
+                        EARLIER_ATTRIBUTE: name, "host": one.host, "buckets": dict(one.buckets),
+                    },
+                    system_attrs={CONSTRAINT_KEY: violated, DASHBOARD_CONSTRAINTS: [violated]},
+                )
+            )  # fmt: skip
 
     @optuna_errors()
     def queue_again(self, number: int) -> None:

@@ -22,12 +22,14 @@ from autotune.cli.options import print_json
 from autotune.concluding import Conclusion
 from autotune.config import StudyConfig
 from autotune.definitions import folder_roots
+from autotune.matters import matters
 from autotune.measurement import BucketMeasurement, StartRecord
 from autotune.objective import Score
 from autotune.repository import StoredStudy
 from autotune.space import Values, value_to_file
 from autotune.storage import DEFAULT_URL
 from autotune.trial import Phase, TrialSpec
+from autotune.warming import Warmed
 
 __all__ = ["Live", "view"]
 
@@ -105,12 +107,27 @@ class Live:
             self._row(host).phase = "restoring"
         self._say(f"restoring {', '.join(hosts)}")
 
+    def warmed(self, earlier: str, taken: Warmed) -> None:
+        self._say(f"{taken.taken} trials of study {earlier} are known to the search")
+        for reason in taken.left:
+            self._say(f"  left out: {reason}")
+
+    def over(self, reason: str) -> None:
+        self.close()
+        if self._as_json:
+            print_json({"over": reason})
+            return
+        self._say(reason)
+        self._say("a larger --trials goes on")
+
     def concluded(self, stored: StoredStudy, verdict: Conclusion, *, report: Path) -> None:
         self.close()
         if self._as_json:
             print_json({"study": stored.name, "verdict": asdict(verdict), "report": str(report)})
             return
         self._say(f"verdict: {verdict.sentence}")
+        for sentence in matters(asdict(verdict)):
+            self._say(sentence)
         self._say(f"configuration: {shown(verdict.parameters)} (trial {verdict.trial})")
         self._say(f"report: {report.resolve()}")
         self._say(f"next: {self._program} export {self._where} --format flags")

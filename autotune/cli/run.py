@@ -53,6 +53,10 @@ def command(
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Log JSON, one object a line.")
     ] = False,
+    earlier: Annotated[
+        str,
+        typer.Option("--from", help="A stored study whose trials the search begins with."),
+    ] = "",
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Check everything, say what would run, change nothing."),
@@ -98,4 +102,5 @@ def command(
             live=live,
             stop=Stop(finish=on_stop is OnStop.FINISH),
             watch=looks.append,
+            earlier=earlier,
         )

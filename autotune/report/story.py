@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.doubts import doubts
 from autotune.gate_caveats import gate_caveats
+from autotune.matters import matters
 from autotune.measurement import BucketQuality
 from autotune.report.frames import start_gpu_hours, state_of
 from autotune.report.words import (
@@ -145,7 +146,8 @@ def headline(study: StoredStudy) -> Headline:
     """The verdict first; without one, what is known and why there is none."""
     verdict = study.verdict
     if verdict is not None and verdict["kind"] != VerdictKind.NOT_ENOUGH_DATA:
-        return _judged(verdict, _unit(study))
+        judged = _judged(verdict, _unit(study))
+        return replace(judged, details=(*judged.details, *matters(verdict)))
     why_not = ""
     if verdict is not None:
         why_not = _sentence(verdict["sentence"])
@@ -187,6 +189,8 @@ def _judged(verdict: Mapping[str, Any], unit: str) -> Headline:
                 "in turns after the search.",
             ),
         )
+    if ratio is None:  # nothing else lived to be measured again
+        return Headline("same", f"Keep the deployed configuration: {verdict['sentence']}.")
     known = verdict["finalists"]
     best = f" ({point(known[0]['parameters'])})" if known else ""
     difference = "is worse" if interval["high"] < 1 else "shows no significant difference"

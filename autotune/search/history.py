@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from autotune.errors import SearchSpaceError
-from autotune.parameter import ParameterValue
+from autotune.parameter import FloatArray, ParameterValue
 from autotune.space import SearchSpace
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUCKETS_ATTRIBUTE",
+    "EARLIER_ATTRIBUTE",
     "FREE_ATTRIBUTE",
     "HOST_ATTRIBUTE",
     "BucketFigures",
@@ -27,6 +30,8 @@ __all__ = [
 BUCKETS_ATTRIBUTE = "buckets"
 """User attribute: bucket key -> {"output_tok_per_s": tok/s, "accept_length": tokens or None}."""
 HOST_ATTRIBUTE = "host"
+EARLIER_ATTRIBUTE = "from"
+"""User attribute: the study that measured the trial, when it was another one."""
 FREE_ATTRIBUTE = "free_gib"
 """User attribute: GPU memory that was left once the server was ready, GiB, or None."""
 
@@ -49,6 +54,7 @@ class Outcome:
         feasible: Whether the server ran.
         buckets: What was measured, all or (pruned) some.
         free_gib: GPU memory left once the server was ready; None where it is not known.
+        earlier: Whether another study measured it.
     """
 
     key: str
@@ -58,6 +64,7 @@ class Outcome:
     buckets: Mapping[str, BucketFigures]
     host: str
     free_gib: float | None = None
+    earlier: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +125,19 @@ class History:
                         _buckets(trial.user_attrs.get(BUCKETS_ATTRIBUTE)),
                         str(trial.user_attrs.get(HOST_ATTRIBUTE, "")),
                         _number(trial.user_attrs.get(FREE_ATTRIBUTE)),
+                        EARLIER_ATTRIBUTE in trial.user_attrs,
                     )
                 )
         return cls(tuple(outcomes), pending, dict(failures))
+
+    def vagueness(self, outcomes: Sequence[Outcome]) -> FloatArray:
+        """Noise variance of each outcome as a multiple of a fresh one's.
+
+        What another study measured counts like a fresh trial at first, and less with every trial
+        of this study's own.
+        """
+        own = sum(not outcome.earlier for outcome in self.scored)
+        return np.array([1.0 + own if outcome.earlier else 1.0 for outcome in outcomes])
 
     @property
     def scored(self) -> tuple[Outcome, ...]:

@@ -9,7 +9,8 @@ l                  (d,)        lengthscales, one for each coordinate
 s2, n2             ()          signal and noise variance
 c2                 ()          variance of the unknown constant mean
 F                  (n, q)      features whose weights are unknown, of variance 1 each
-K                  (n, n)      c2 + s2 * matern52(x, x; l) + F F' + n2 * I
+v                  (n,)        noise variance of each observation as a multiple of n2
+K                  (n, n)      c2 + s2 * matern52(x, x; l) + F F' + n2 * diag(v)
 =================  ==========  =====================================================================
 
 Source: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006): algorithm 2.1 (fit
@@ -68,6 +69,7 @@ class GaussianProcess:
     Attributes:
         x: Encoded points, shape (n, d).
         features: Shape (n, q); q may be 0.
+        vagueness: v, shape (n,).
         centre: Subtracted from the observations before anything else.
         lengthscales: Shape (d,).
         signal, noise: Standard deviations, in the unit of y.
@@ -76,6 +78,7 @@ class GaussianProcess:
 
     x: FloatArray
     features: FloatArray
+    vagueness: FloatArray
     centred: FloatArray
     centre: float
     lengthscales: FloatArray
@@ -94,6 +97,7 @@ class GaussianProcess:
         *,
         prior: Prior | None = None,
         features: FloatArray | None = None,
+        vagueness: FloatArray | None = None,
     ) -> GaussianProcess:
         """The maximum a posteriori fit; equal rows of x are repeats and are all used."""
         prior = prior or Prior()
@@ -101,6 +105,8 @@ class GaussianProcess:
             raise ValueError(f"{len(x)} points and {len(y)} observations")
         if features is None:
             features = np.zeros((len(x), 0))
+        if vagueness is None:
+            vagueness = np.ones(len(x))
         fixed = prior.constant**2 + features @ features.T
         centre = float(np.median(y))
         z = y - centre
@@ -108,14 +114,14 @@ class GaussianProcess:
         per_axis = (x[:, None, :] - x[None, :, :]) ** 2
         medians = np.log([*[prior.lengthscale] * d, prior.signal, prior.noise])
         spreads = np.array([*[prior.lengthscale_sd] * d, prior.signal_sd, prior.noise_sd])
-        eye = np.eye(len(y))
+        eye, own = np.eye(len(y)), np.diag(vagueness)
 
         def loss(theta: FloatArray) -> tuple[float, FloatArray]:
             scales, signal, noise = np.exp(theta[:d]), np.exp(theta[d]), np.exp(theta[d + 1])
             root = np.sqrt(5.0 * (per_axis / scales**2).sum(-1))
             decay = np.exp(-root)
             signal_part = signal**2 * (1.0 + root + root * root / 3.0) * decay
-            gram = fixed + signal_part + (noise**2 + _JITTER) * eye
+            gram = fixed + signal_part + noise**2 * own + _JITTER * eye
             chol = linalg.cholesky(gram, lower=True, check_finite=False)
             inverse = linalg.cho_solve((chol, True), eye, check_finite=False)
             alpha = inverse @ z
@@ -125,7 +131,7 @@ class GaussianProcess:
             slope = pull * (signal**2 * (5.0 / 3.0) * (1.0 + root) * decay)
             gradient[:d] = 0.5 * np.einsum("ij,ijk->k", slope, per_axis) / scales**2
             gradient[d] = (pull * signal_part).sum()
-            gradient[d + 1] = np.trace(pull) * noise**2
+            gradient[d + 1] = np.diag(pull) @ vagueness * noise**2
             pulls = (theta - medians) / spreads
             value = 0.5 * z @ alpha + np.log(np.diag(chol)).sum() + 0.5 * pulls @ pulls
             return float(value), gradient + pulls / spreads
@@ -136,25 +142,26 @@ class GaussianProcess:
         )
         theta = np.asarray(best.x)
         return cls._at(
-            x, features, z, centre, np.exp(theta[:d]),
+            x, features, vagueness, z, centre, np.exp(theta[:d]),
             float(np.exp(theta[d])), float(np.exp(theta[d + 1])),
             prior.constant, -float(best.fun),
         )  # fmt: skip
 
     @classmethod
     def _at(
-        cls, x: FloatArray, features: FloatArray, z: FloatArray, centre: float,
-        lengthscales: FloatArray, signal: float, noise: float, constant: float, evidence: float,
+        cls, x: FloatArray, features: FloatArray, vagueness: FloatArray, z: FloatArray,
+        centre: float, lengthscales: FloatArray, signal: float, noise: float, constant: float,
+        evidence: float,
     ) -> GaussianProcess:  # fmt: skip
         scaled = x / lengthscales
         gram = constant**2 + signal**2 * matern52(_squared(scaled, scaled))
         gram += features @ features.T
-        gram[np.diag_indices_from(gram)] += noise**2 + _JITTER
+        gram[np.diag_indices_from(gram)] += noise**2 * vagueness + _JITTER
         chol = linalg.cholesky(gram, lower=True, check_finite=False)
         weights = linalg.cho_solve((chol, True), z, check_finite=False)
         return cls(
-            x, features, z, centre, lengthscales, signal, noise, constant, evidence, chol,
-            np.asarray(weights),
+            x, features, vagueness, z, centre, lengthscales, signal, noise, constant, evidence,
+            chol, np.asarray(weights),
         )  # fmt: skip
 
     def predict(
@@ -207,6 +214,7 @@ class GaussianProcess:
         fantasies, _ = self.predict(x, features)
         return self._at(
             np.vstack([self.x, x]), np.vstack([self.features, features]),
+            np.concatenate([self.vagueness, np.ones(len(x))]),
             np.concatenate([self.centred, fantasies - self.centre]),
             self.centre, self.lengthscales, self.signal, self.noise, self.constant, self.evidence,
         )  # fmt: skip

@@ -93,11 +93,19 @@ class RoundData:
     Attributes:
         throughput: tok/s, shape (n, buckets), hosts already brought to one scale.
         accept: Accept length, shape (n, buckets).
+        vagueness: Noise variance as a multiple of a fresh trial's, shape (n,); None: all alike.
     """
 
     shape: Shape
     throughput: FloatArray
     accept: FloatArray
+    vagueness: FloatArray | None = None
+
+    @property
+    def trust(self) -> FloatArray:
+        """What residuals are multiplied by, shape (n,)."""
+        given = np.ones(len(self.throughput)) if self.vagueness is None else self.vagueness
+        return np.asarray(1.0 / np.sqrt(given))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +137,8 @@ class DraftVerifyModel:
 
         def misfit(theta: FloatArray) -> FloatArray:
             model = np.log(_accept_length(theta, data.shape, context))
-            wrong = np.where(known, (model - log_accept) / _ACCEPT_SD, 0.0)[known]
+            scaled = (model - log_accept) / _ACCEPT_SD * data.trust[:, None]
+            wrong = np.where(known, scaled, 0.0)[known]
             return np.concatenate([wrong, (theta - _ACCEPT_MEDIANS) / _ACCEPT_SPREADS])
 
         fitted = optimize.least_squares(misfit, _ACCEPT_MEDIANS, max_nfev=40, loss="soft_l1")
@@ -142,10 +151,11 @@ class DraftVerifyModel:
             here = known[trial]
             if not here.any():
                 continue
-            white = _whitening(int(here.sum()))
+            white = data.trust[trial] * _whitening(int(here.sum()))
             rows.append(white @ (costs[trial, here] / round_ms[trial, here, None]))
             targets.append(white @ np.ones(int(here.sum())))
         nominal = _costs(_NOMINAL, context, streams).mean((0, 1))  # for what no trial has shown yet
+        nominal = np.where(nominal > 0, nominal, 1.0)
         size = np.maximum(costs[known].mean(0), nominal) / round_ms[known].mean()
         design = np.vstack([*rows, np.diag(size)])  # a cost is about one round at most
         wanted = np.concatenate([*targets, np.zeros(len(size))])

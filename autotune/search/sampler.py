@@ -17,12 +17,13 @@ import numpy.typing as npt
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.study import StudyDirection
 
-from autotune.parameter import ParameterValue, Values
+from autotune.parameter import FloatArray, ParameterValue, Values
 from autotune.search.acquisition import knowledge_gradient
 from autotune.search.candidates import Candidates, neighbours
+from autotune.search.feasible import log_feasible
 from autotune.search.history import History
 from autotune.search.start import axis_design
-from autotune.search.surrogate import Aggregate, Belief, believe, log_feasible
+from autotune.search.surrogate import Aggregate, Belief, believe
 from autotune.space import SearchSpace
 from autotune.workload import Workload
 
@@ -41,6 +42,7 @@ _EQUAL = 1e-9  # acquisition values that differ by a smaller share are a tie, de
 _COMPARED = 400  # points whose joint belief is worked out
 _HOPE = 1.0  # deviations above the mean by which they are chosen
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+IntArray: TypeAlias = npt.NDArray[np.int_]
 
 
 class GridGaussianProcessSampler(BaseSampler):
@@ -155,17 +157,29 @@ class GridGaussianProcessSampler(BaseSampler):
             return candidates.points[int(rng.choice(np.flatnonzero(allowed)))]
         allowed &= self._likely(belief, allowed)
         rows = self._promising(belief, allowed)
-        x = candidates.encoded[rows]
+        gain = self._gains(belief, rows)[0] * np.exp(belief.log_feasible[rows])
+        gain = np.where(allowed[rows], gain, -np.inf)
+        ties = rows[gain >= gain.max() * (1 - _EQUAL)]
+        return candidates.points[int(rng.choice(ties))]
+
+    def worth(self, belief: Belief) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Rows in question, what a trial at each is expected to raise the best mean by, and the
+        posterior covariance between them."""
+        allowed = np.ones(len(belief.candidates.points), dtype=bool)
+        rows = self._promising(belief, self._likely(belief, allowed))
+        gain, covariance = self._gains(belief, rows)
+        return rows, gain * np.exp(belief.log_feasible[rows]), covariance
+
+    def _gains(self, belief: Belief, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+        x = belief.candidates.encoded[rows]
         parts = [
             (part.process.covariance(x, part.features[rows]), part.process.noise)
             for part in belief.parts
         ]
         tested = np.isin(rows, belief.tested)
         gain = knowledge_gradient(belief.mean[rows], parts, tested=tested, seed=self.seed)
-        gain = np.maximum(gain, 0.0) * np.exp(belief.log_feasible[rows])
-        gain = np.where(allowed[rows], gain, -np.inf)
-        ties = rows[gain >= gain.max() * (1 - _EQUAL)]
-        return candidates.points[int(rng.choice(ties))]
+        together = np.sum([covariance for covariance, _ in parts], axis=0)
+        return np.maximum(gain, 0.0), np.asarray(together)
 
     @staticmethod
     def _likely(belief: Belief, allowed: BoolArray) -> BoolArray:
@@ -174,7 +188,7 @@ class GridGaussianProcessSampler(BaseSampler):
         return likely if (likely & allowed).any() else np.ones_like(likely)
 
     @staticmethod
-    def _promising(belief: Belief, allowed: BoolArray) -> npt.NDArray[np.int_]:
+    def _promising(belief: Belief, allowed: BoolArray) -> IntArray:
         """Rows worth the whole covariance: the most hopeful allowed ones and all tested ones."""
         hope = np.where(allowed, belief.mean + _HOPE * belief.deviation, -np.inf)
         most = np.argsort(-hope, kind="stable")[: min(_COMPARED, int(allowed.sum()))]

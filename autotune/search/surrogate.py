@@ -23,19 +23,18 @@ import numpy.typing as npt
 from autotune.parameter import FloatArray
 from autotune.search.breakage import BreakageModel
 from autotune.search.candidates import Candidates
+from autotune.search.feasible import log_feasible
 from autotune.search.history import History
-from autotune.search.memory import MemoryModel
-from autotune.search.model import FeasibilityModel, GaussianProcess, Prior
+from autotune.search.model import GaussianProcess, Prior
 from autotune.search.physics import DraftVerifyModel, RoundData, round_shape
 from autotune.space import SearchSpace
 from autotune.workload import Workload
 
-__all__ = ["Aggregate", "Belief", "Scale", "believe", "log_feasible"]
+__all__ = ["Aggregate", "Belief", "Scale", "believe"]
 
 _FLOOR = 1.5  # logarithms below the best are cut here: how bad a very bad point is tells nothing
 _WORSE = 1.2  # the round model is dropped when it predicts left-out scores so much worse
 _COMPARABLE = 6  # with fewer scores, what one misses says little
-_FREE_TRIALS = 2  # the fewest starts whose free memory is believed to follow the law
 _SHORTLIST = 600  # points that each ranking keeps in question
 _PHYSICS_TRIALS = 2  # the fewest trials with buckets that the round model is fitted to
 _DOUBT = 1.5  # the round's form is simpler than the truth: its constants are known less than fitted
@@ -123,12 +122,14 @@ def believe(
     *,
     workload: Workload | None = None,
     aggregate: Aggregate = Aggregate.ARITHMETIC,
+    everything: bool = False,
 ) -> Belief | None:
     """Fit all models to `history` and predict `candidates`; None without any score.
 
     Args:
         candidates: Must contain every scored point of the history.
         workload: Buckets and weights of the score; without it the round model is not used.
+        everything: Keep all candidates in question, also those that no model likes.
     """
     scored = history.scored
     if not scored:
@@ -137,9 +138,10 @@ def believe(
     scale = Scale.of(scores)
     rows = [candidates.rows[outcome.key] for outcome in scored]
     runs = log_feasible(space, history, candidates, workload=workload)
+    vague = history.vagueness(scored)
     size = len(candidates.points)
     plain = [_Part(scale.forward(scores), np.zeros(size), np.zeros((size, 0)), _PLAIN)]
-    parts, processes = plain, _fitted(plain, candidates, rows)
+    parts, processes = plain, _fitted(plain, candidates, rows, vague)
     round_ = None
     if workload is not None and scale.logarithmic:
         round_ = _fitted_round(space, history, candidates, rows, workload, aggregate)
@@ -147,13 +149,13 @@ def believe(
         # What is left to decide is decided among the points that either model likes.
         hope = processes[0].predict(candidates.encoded)
         likes = [round_.trend + runs, hope[0] + hope[1] + runs]
-        kept = _shortlist(history, candidates, likes)
+        kept = np.arange(size) if everything else _shortlist(history, candidates, likes)
         candidates, runs = candidates.some(kept), runs[kept]
         rows = [candidates.rows[outcome.key] for outcome in scored]
         plain = [_Part(part.y, part.trend[kept], part.features[kept], part.prior) for part in plain]
         parts = plain
         physical = _physical_parts(round_, candidates, rows)
-        fits = _fitted(physical, candidates, rows)
+        fits = _fitted(physical, candidates, rows, vague)
         few = len(rows) < _COMPARABLE
         if few or _missed(fits) <= _WORSE * _missed(processes):
             parts, processes = physical, fits
@@ -200,7 +202,7 @@ class _Part:
 
 
 def _fitted(
-    parts: Sequence[_Part], candidates: Candidates, rows: Sequence[int]
+    parts: Sequence[_Part], candidates: Candidates, rows: Sequence[int], vague: FloatArray
 ) -> list[GaussianProcess]:
     x = candidates.encoded[list(rows)]
     return [
@@ -209,6 +211,7 @@ def _fitted(
             part.y - part.trend[list(rows)],
             prior=part.prior,
             features=part.features[list(rows)],
+            vagueness=vague,
         )
         for part in parts
     ]
@@ -333,34 +336,6 @@ def _physical_parts(
     ]
 
 
-def log_feasible(
-    space: SearchSpace,
-    history: History,
-    candidates: Candidates,
-    *,
-    workload: Workload | None = None,
-) -> FloatArray:
-    """Log of the probability that each candidate's server runs, shape (m,)."""
-    result = _log_fits(history, candidates, workload)
-    if all(outcome.feasible for outcome in history.outcomes):
-        return result
-    x = np.array([space.encode(outcome.values) for outcome in history.outcomes])
-    feasible = np.array([outcome.feasible for outcome in history.outcomes])
-    return result + FeasibilityModel.fit(x, feasible).log_probability(candidates.encoded)
-
-
-def _log_fits(history: History, candidates: Candidates, workload: Workload | None) -> FloatArray:
-    """What the memory that was left free says; zeros where too little is known."""
-    told = [one for one in history.outcomes if one.free_gib is not None]
-    shape = round_shape([one.values for one in told])
-    if workload is None or candidates.shape is None or shape is None or len(told) < _FREE_TRIALS:
-        return np.zeros(len(candidates.points))
-    longest = max(bucket.context_tokens for bucket in workload.buckets)
-    free = [one.free_gib for one in told if one.free_gib is not None]
-    model = MemoryModel(shape, free, longest_tokens=float(longest))
-    return model.log_probability(candidates.shape)
-
-
 def _round_data(space: SearchSpace, history: History, workload: Workload) -> RoundData | None:
     measured = [outcome for outcome in history.outcomes if outcome.buckets]
     if len(measured) < _PHYSICS_TRIALS:
@@ -380,7 +355,7 @@ def _round_data(space: SearchSpace, history: History, workload: Workload) -> Rou
                     accept[row, column] = figures.accept_length
     speeds = _host_speeds(history, space.key(space.deployed()))
     throughput /= np.array([[speeds.get(outcome.host, 1.0)] for outcome in measured])
-    return RoundData(shape, throughput, accept)
+    return RoundData(shape, throughput, accept, history.vagueness(measured))
 
 
 def _host_speeds(history: History, reference: str) -> Mapping[str, float]:

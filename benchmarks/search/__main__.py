@@ -22,8 +22,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from benchmarks.search.methods import METHODS, OURS, missing
-from benchmarks.search.parallel import HOSTS, in_parallel, parallel_table
-from benchmarks.search.running import Job, Run, done, perform, save
+from benchmarks.search.parallel import HOSTS, on_hosts, parallel_table
+from benchmarks.search.running import Job, Run, done, save
 from benchmarks.search.tables import compared, table, targets
 
 __all__ = ["main"]
@@ -105,7 +105,7 @@ def _performed(jobs: Sequence[Job], options: argparse.Namespace) -> dict[Job, Ru
     left = [job for job in dict.fromkeys(jobs) if job not in found]
     end_s = time.monotonic() + 60 * options.minutes if options.minutes else None
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        flying = {pool.submit(_perform, job) for job in left[: 2 * options.jobs]}
+        flying = {pool.submit(on_hosts, job) for job in left[: 2 * options.jobs]}
         rest = iter(left[2 * options.jobs :])
         while flying:
             ended = next(as_completed(flying))
@@ -114,12 +114,8 @@ def _performed(jobs: Sequence[Job], options: argparse.Namespace) -> dict[Job, Ru
             save(run, options.runs)
             found[run.job] = run
             if end_s is None or time.monotonic() < end_s:
-                flying |= {pool.submit(_perform, job) for job in _some(rest)}
+                flying |= {pool.submit(on_hosts, job) for job in _some(rest)}
     return {job: found[job] for job in jobs if job in found}
-
-
-def _perform(job: Job) -> Run:
-    return perform(job) if job.hosts == 1 else in_parallel(job)
 
 
 def _some(rest: Iterable[Job]) -> list[Job]:

@@ -12,13 +12,18 @@ import optuna
 from autotune.parameter import Values
 from benchmarks.search.methods import METHODS, OURS, OptunaMethod
 from benchmarks.search.problem import problem
-from benchmarks.search.running import CRASH_MIN, NOISE_STREAM, START_MIN, Job, Run, code
+from benchmarks.search.running import CRASH_MIN, NOISE_STREAM, START_MIN, Job, Run, code, perform
 
-__all__ = ["HOSTS", "in_parallel", "parallel_table"]
+__all__ = ["HOSTS", "in_parallel", "on_hosts", "parallel_table"]
 
 HOSTS = 4
 _LEVEL_AT = 20  # trials of one host whose regret is to be reached
 TARGET = 2.8
+
+
+def on_hosts(job: Job) -> Run:
+    """A job on as many hosts as it asks for."""
+    return perform(job) if job.hosts == 1 else in_parallel(job)
 
 
 def in_parallel(job: Job) -> Run:

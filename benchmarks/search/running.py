@@ -39,7 +39,17 @@ NOISE_STREAM = 7_001  # keeps the noise apart from every sampler's own random nu
 _FINAL_STREAM = 7_002
 FINALISTS, ROUNDS = 2, 3
 _DECIDING = (
-    *("acquisition", "breakage", "candidates", "memory", "model", "physics", "sampler", "start"),
+    *(
+        "acquisition",
+        "breakage",
+        "candidates",
+        "feasible",
+        "memory",
+        "model",
+        "physics",
+        "sampler",
+        "start",
+    ),
     "surrogate",
 )
 

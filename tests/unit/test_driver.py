@@ -609,6 +609,7 @@ def test_what_says_nothing_about_the_trial_is_no_try_of_it(make: Worlds, first: 
     else:
         driver.finish(begun.claim_id, slow_client())
     driver = world.driver()
+    once(driver)  # a fresh reference
     tries = [once(driver, result=lambda s: bad(Ending.FAILED)) for _ in range(2)]
     assert [values_of(spec) for spec in tries] == [values_of(begun)] * 2
     assert values_of(step(driver, "a")) != values_of(begun)
@@ -881,7 +882,9 @@ def test_a_disk_that_stays_full_ends_the_study_after_a_while(make: Worlds) -> No
     with pytest.raises(StorageError):
         driver.take()
     repository.refusals = 0
-    assert values_of(step(world.driver(), "a")) == values_of(spec)
+    driver = world.driver()
+    once(driver)  # a fresh reference
+    assert values_of(step(driver, "a")) == values_of(spec)
 
 
 def test_a_result_that_could_not_be_saved_is_saved_by_the_next_run(
@@ -953,7 +956,9 @@ def test_an_abandoned_retry_is_queued_again_too(make: Worlds) -> None:
     retry = step(driver, "a")
     assert values_of(retry) == values_of(first)
     driver.abandon("the study was stopped")
-    assert values_of(step(world.driver(), "a")) == values_of(first)
+    driver = world.driver()
+    once(driver)  # a fresh reference
+    assert values_of(step(driver, "a")) == values_of(first)
 
 
 # -- final rounds ---------------------------------------------------------------------------------
@@ -1334,11 +1339,23 @@ def test_what_was_not_measured_to_its_end_is_made_again(make: Worlds) -> None:
     spec = left_behind(world, None)
     assert repaired(world) == 1
     assert world.trial(spec.number).state == "failed"
-    again = step(world.driver(), "a")
+    driver = world.driver()
+    once(driver)  # the reference, since hours may lie between the runs
+    again = step(driver, "a")
     assert (values_of(again), world.trial(again.number).retry_of) == (
         values_of(spec),
         spec.number,
     )
+
+
+def test_a_resumed_study_measures_a_fresh_reference_first(make: Worlds) -> None:
+    world = make(enqueue=points(2))
+    left_behind(world, None)
+    repaired(world)
+    driver = world.driver()
+    first = once(driver)
+    assert (first.role, values_of(first)) == ("reference", DEPLOYED)
+    assert values_of(step(driver, "a")) != DEPLOYED
 
 
 def test_a_living_owner_keeps_its_trial(make: Worlds) -> None:

@@ -135,15 +135,28 @@ def test_queued_points_come_first_and_in_order(study: TrialStudy) -> None:
     assert [study.ask().values for _ in POINTS] == list(POINTS)
 
 
-def test_points_are_queued_once_in_the_life_of_the_study() -> None:
+def test_points_that_told_something_are_not_queued_by_the_next_run() -> None:
+    storage = InMemoryStorage()
+    first = a_study(storage)
+    first.enqueue_once(POINTS)
+    for _ in POINTS:
+        first.tell_complete(first.ask().number, 1.0, violated=False)
+    again = a_study(storage)
+    again.enqueue_once(POINTS)
+    assert not any(trial.state is TrialState.WAITING for trial in again.trials())
+
+
+def test_points_whose_every_try_failed_are_queued_again_by_the_next_run() -> None:
     storage = InMemoryStorage()
     first = a_study(storage)
     first.enqueue_once(POINTS)
     for _ in POINTS:
         first.tell_failed(first.ask().number)
+    first.enqueue_once(POINTS)
+    assert first.waiting() == 0
     again = a_study(storage)
     again.enqueue_once(POINTS)
-    assert not any(trial.state is TrialState.WAITING for trial in again.trials())
+    assert again.waiting() == len(POINTS)
 
 
 def test_a_kill_while_points_are_queued_repeats_none() -> None:
