@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -32,6 +34,7 @@ _LINES = {
     "trials": "trials = 3",
     "enqueue": f"enqueue = {[SEED_POINT, CELL_POINT]}",
     "finalists": "finalists = 0",
+    "sampler": 'sampler = "random"',
 }
 
 
@@ -181,7 +184,7 @@ def run_cell(
 
     Args:
         folder: Of this cell; holds its database and logs afterwards.
-        seeds: Databases with a measured reference and one measured trial, one for each host.
+        seeds: Keeps a database with a measured reference and one measured trial.
     """
     began = time.monotonic()
     exits: list[int] = []
@@ -328,19 +331,26 @@ def _require_all_kept(study: _Study, kept: dict[str, tuple[int, float]], cell: C
 
 
 def _seed(host: SystemdHost, seeds: Path, timing: Timing) -> Path:
-    """A database with the host's reference and one trial, measured once and copied by each cell."""
-    study_folder = seeds / host.name
-    study_folder.mkdir(parents=True, exist_ok=True)
-    study = _Study(host, study_folder, timing=timing, name="small")
-    version = zlib.crc32(study.file.read_text().replace(study_folder.as_posix(), "").encode())
-    for folder in ("autotune", "storage", "objectives"):  # a database is of one version only
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".py", ".sh", ".toml"):
-                version = zlib.crc32(path.read_bytes(), version)
-    kept = seeds / f"{host.name}-{version:08x}.db"
-    if not kept.exists():
-        study.database.unlink(missing_ok=True)
-        ended = study.run("run", "--trials", "2")
-        assert ended.returncode == 0, f"the seed study failed: {ended.stderr}"
-        shutil.copy(study.database, kept)
-    return kept
+    """A database with the host's reference and one trial, measured once and copied by each cell.
+
+    The hosts of a drill are alike and have one name, so one database serves all.
+    """
+    seeds.mkdir(parents=True, exist_ok=True)
+    with (seeds / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = seeds / "study"
+        folder.mkdir(exist_ok=True)
+        study = _Study(host, folder, timing=timing, name="small")
+        text = re.sub(r"(?m)^ssh_config = .*$", "", study.file.read_text())
+        version = zlib.crc32(text.encode())
+        for source in ("autotune", "storage", "objectives"):  # a database is of one version only
+            for path in sorted((ROOT / source).rglob("*")):
+                if path.suffix in (".py", ".sh", ".toml"):
+                    version = zlib.crc32(path.read_bytes(), version)
+        kept = seeds / f"{version:08x}.db"
+        if not kept.exists():
+            study.database.unlink(missing_ok=True)
+            ended = study.run("run", "--trials", "2")
+            assert ended.returncode == 0, f"the seed study failed: {ended.stderr}"
+            shutil.copy(study.database, kept)
+        return kept

@@ -47,7 +47,7 @@ def drill(
                     if not left:
                         return
                     cell = left.popleft()
-                host = host or _deployed(name, timing)
+                host = host or _deployed(timing)
                 own = folder / cell.key.replace("/", "--").replace(" ", "-").replace(",", "")
                 outcome = run_cell(cell, host, own, seeds=folder / "seeds", timing=timing)
                 with lock:
@@ -62,14 +62,14 @@ def drill(
                 host.close()
 
     with ThreadPoolExecutor(hosts) as pool:
-        ended = [pool.submit(work, f"drill-{index}") for index in range(hosts)]
+        ended = [pool.submit(work, f"host {index}") for index in range(hosts)]
         for one in ended:
             one.result()
     return outcomes
 
 
-def _deployed(name: str, timing: Timing) -> SystemdHost:
-    host = boot(name)
+def _deployed(timing: Timing) -> SystemdHost:
+    host = boot("drill")
     try:
         deploy_service(host, timing)
     except (AssertionError, OSError, subprocess.SubprocessError):
