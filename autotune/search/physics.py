@@ -157,6 +157,7 @@ class DraftVerifyModel:
         nominal = _costs(_NOMINAL, context, streams).mean((0, 1))  # for what no trial has shown yet
         nominal = np.where(nominal > 0, nominal, 1.0)
         size = np.maximum(costs[known].mean(0), nominal) / round_ms[known].mean()
+        size = np.where(size > 0, size, 1.0)  # what neither the trials nor the workload can show
         design = np.vstack([*rows, np.diag(size)])  # a cost is about one round at most
         wanted = np.concatenate([*targets, np.zeros(len(size))])
         coefficients, _ = optimize.nnls(design, wanted, maxiter=50 * design.shape[1])
