@@ -45,6 +45,8 @@ class CodingShape(Shape):
     passed: int
     failed: int
     outcomes: dict[str, int]
+    rules: dict[str, Any]
+    sandbox: str | None
 
 
 class FailureShape(Shape):
@@ -118,6 +120,8 @@ class VerdictShape(Shape):
     ratio_interval: IntervalShape | None
     reference_score: float | None
     finalists: list[dict[str, Any]]
+    findings: dict[str, Any] = {}
+    outlook: str = ""
 
 
 class ProcessShape(Shape):
@@ -219,6 +223,7 @@ class ExportShape(Shape):
     interval: tuple[float, float] | None
     reference_score: float | None
     verdict: str
+    findings: dict[str, Any]
 
 
 class RunShape(Shape):
