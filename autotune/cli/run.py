@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -67,6 +68,8 @@ def command(
 
     Example: autotune run --study demo
     """
+    # Small matrices: threads of linear algebra cost ten times what they bring on a busy machine.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from autotune.reading import find_study
 
     config = find_study(study, storage).replace_budget(
