@@ -35,6 +35,7 @@ class Conclusion:
         reference_score: Mean of the reference's fresh measurements, tok/s.
         findings: What matters, as `autotune.believing.findings`.
         outlook: What another trial would cost and bring, in words; empty where it is not known.
+        starts: Ended starts of the study that it knows of: with more, it is of yesterday.
     """
 
     kind: VerdictKind
@@ -49,6 +50,7 @@ class Conclusion:
     finalists: tuple[Mapping[str, Any], ...]
     findings: Mapping[str, Any] = field(default_factory=dict)
     outlook: str = ""
+    starts: int = 0
 
 
 def contenders(config: StudyConfig, stored: StoredStudy) -> tuple[int, ...]:
@@ -139,6 +141,7 @@ def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
         finalists=tuple(_finalist(judged, scored, reference)),
         findings=findings(config, stored),
         outlook=prospect.sentence() if prospect is not None else "",
+        starts=_ended_starts(stored),
     )
 
 
@@ -153,6 +156,9 @@ def enough(config: StudyConfig, stored: StoredStudy) -> str:
 def spent(config: StudyConfig, stored: StoredStudy, *, left: int) -> str:
     """That the budget in trials is spent and the verdict stands, in words; empty otherwise.
 
+    A verdict that does not know of every start does not stand: a run was stopped before its end.
+    Neither is a study over that has left a host.
+
     Args:
         left: Trials that are queued.
     """
@@ -160,10 +166,17 @@ def spent(config: StudyConfig, stored: StoredStudy, *, left: int) -> str:
     budget = config.study.trials
     if stored.verdict is None or budget is None or left or done < budget:
         return ""
+    away = any(host.restored_at_s is None and host.taken_at_s for host in stored.hosts)
+    if away or stored.verdict.get("starts") != _ended_starts(stored):
+        return ""
     return (
         f"the budget of {budget} trials is spent ({done} done) and the verdict stands, so no host "
         f"was touched: {stored.verdict['sentence']}"
     )
+
+
+def _ended_starts(stored: StoredStudy) -> int:
+    return sum(start.record is not None for trial in stored.trials for start in trial.starts)
 
 
 def _nothing_to_compare(stored: StoredStudy) -> str:

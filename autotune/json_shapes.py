@@ -122,6 +122,7 @@ class VerdictShape(Shape):
     finalists: list[dict[str, Any]]
     findings: dict[str, Any] = {}
     outlook: str = ""
+    starts: int = 0
 
 
 class ProcessShape(Shape):

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+import traceback
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -94,8 +95,9 @@ class _Study(StudyOnHost):
         self._timing = timing
         times = f"restore_after_s = {timing.timer_s:g}\ncommand_timeout_s = 10"
         self.define(lines={**_LINES, "restore_after_s": times}, samples=1, windows=4)
-        with (folder / "tiny.toml").open("a") as objective:
-            objective.write('\n[score]\naggregate = "geometric"\n')
+        objective = folder / "tiny.toml"
+        text = objective.read_text().replace("request_timeout_s = 60", "request_timeout_s = 10")
+        objective.write_text(text + '\n[score]\naggregate = "geometric"\n')
 
     @contextmanager
     def held_at(self, point: Point) -> Iterator[_Held]:
@@ -198,7 +200,7 @@ def run_cell(
             _drill(cell, study, timing, exits=exits, back=back)
             lost = ""
         except AssertionError as error:
-            lost = str(error).strip() or "an assertion"
+            lost = str(error).strip() or _where(error)
             journal = host.run("journalctl --no-pager -o short-monotonic", check=False).stdout
             (folder / "journal").write_text(journal)
         finally:
@@ -208,6 +210,12 @@ def run_cell(
                     shutil.copy(path, folder)
     wall_s = time.monotonic() - began
     return Outcome(cell.key, lost, tuple(exits), back[0] if back else 0.0, wall_s)
+
+
+def _where(error: AssertionError) -> str:
+    """The line that did not hold, where it says nothing itself."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.line} ({last.name})"
 
 
 def _drill(

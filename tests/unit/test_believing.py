@@ -117,7 +117,9 @@ def test_the_search_ends_when_little_is_expected(config: StudyConfig) -> None:
 
 
 def test_a_spent_budget_says_so_once_there_is_a_verdict(config: StudyConfig) -> None:
-    verdict = {"sentence": "no significant difference: +1.0 % [-2.0, +4.0]"}
+    starts = sum(len(trial.starts) for trial in trials())
+    sentence = "no significant difference: +1.0 % [-2.0, +4.0]"
+    verdict = {"sentence": sentence, "starts": starts}
     small = replace(config, study=config.study.model_copy(update={"trials": 5}))
     stored = a_study(*trials(), verdict=verdict)
     said = spent(small, stored, left=0)
@@ -126,6 +128,21 @@ def test_a_spent_budget_says_so_once_there_is_a_verdict(config: StudyConfig) -> 
     assert spent(small, stored, left=1) == ""
     assert spent(small, a_study(*trials()), left=0) == ""
     assert spent(config, stored, left=0) == ""
+
+
+def test_a_run_that_was_stopped_before_its_verdict_is_not_over(config: StudyConfig) -> None:
+    small = replace(config, study=config.study.model_copy(update={"trials": 5}))
+    starts = sum(len(trial.starts) for trial in trials())
+    yesterday = a_study(*trials(), verdict={"sentence": "better", "starts": starts - 1})
+    assert spent(small, yesterday, left=0) == ""
+
+
+def test_a_study_that_has_left_a_host_is_not_over(config: StudyConfig) -> None:
+    small = replace(config, study=config.study.model_copy(update={"trials": 5}))
+    starts = sum(len(trial.starts) for trial in trials())
+    verdict = {"sentence": "better", "starts": starts}
+    assert spent(small, a_study(*trials(), verdict=verdict), left=0)
+    assert spent(small, a_study(*trials(), verdict=verdict, restored=False), left=0) == ""
 
 
 def test_when_everything_was_stopped_early_the_deployed_configuration_stays(
