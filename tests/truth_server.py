@@ -84,7 +84,7 @@ class Behaviour:
 
 @dataclass
 class Record:
-    """What happened."""
+    """What happened; `ttft_s` with the arrival and `tpot_s` with the end of each request."""
 
     in_flight: int = 0
     peak: int = 0
@@ -99,8 +99,8 @@ class Record:
     headers: list[dict[str, str]] = field(default_factory=list)
     written: list[tuple[float, int]] = field(default_factory=list)
     at_chunk: list[int] = field(default_factory=list)
-    ttft_s: list[float] = field(default_factory=list)
-    tpot_s: list[float] = field(default_factory=list)
+    ttft_s: list[tuple[float, float]] = field(default_factory=list)
+    tpot_s: list[tuple[float, float]] = field(default_factory=list)
 
 
 class TruthServer:
@@ -292,9 +292,9 @@ class TruthServer:
         end = {"index": 0, "delta": {}, "finish_reason": reason}
         _event(writer, {**_CHUNK, "choices": [end]})
         self._ended(sent, steps)
-        record.ttft_s.append(first_s - arrived_s)
+        record.ttft_s.append((arrived_s, first_s - arrived_s))
         if sent > 1:
-            record.tpot_s.append((last_s - first_s) / (sent - 1))
+            record.tpot_s.append((last_s, (last_s - first_s) / (sent - 1)))
         if fault is not Fault.NO_USAGE:
             for _ in range(2 if behaviour.usage is UsageStyle.TWICE else 1):
                 _event(writer, {**_CHUNK, "choices": [], "usage": usage})

@@ -2,8 +2,9 @@
 
 The server writes each chunk on an exact schedule and notes when it really wrote.  True throughput:
 the tokens written within the measured windows.  True TTFT and TPOT: the medians of what it noted,
-from the arrival of a request on.  An error beyond 1 % (TTFT: 2 ms + 2 %) must come with the mark of
-a slow client; up to 64 streams at 4 or more tokens a chunk there must be no such mark.
+from the arrival of a request on, for requests that arrived (TTFT) or ended (TPOT) in the windows.
+An error beyond 1 % (TTFT: 2 ms + 2 %) must come with the mark of a slow client; up to 64 streams at
+4 or more tokens a chunk there must be no such mark.
 """
 
 from __future__ import annotations

@@ -30,7 +30,10 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Tokens written within the windows per second, and medians of what was noted."""
+    """Tokens written within the windows per second; medians over the same requests as the client's.
+
+    TTFT is that of requests which arrived in the windows, TPOT of those which ended in them.
+    """
 
     tok_per_s: float
     ttft_ms: float
@@ -67,7 +70,11 @@ def truth_of(url: str, notes: list[WindowNote]) -> Truth:
     seen = httpx.get(f"{url}/truth", trust_env=False, timeout=60).json()
     tokens = sum(n for at_s, n in seen["written"] if start_s <= at_s < end_s)
     ttft_ms, tpot_ms = (
-        stats.percentile(seen[name], 50) * 1000 if seen[name] else 0.0
+        _median_ms([value for at_s, value in seen[name] if start_s <= at_s < end_s])
         for name in ("ttft_s", "tpot_s")
     )
     return Truth(tokens / (end_s - start_s), ttft_ms, tpot_ms)
+
+
+def _median_ms(values_s: list[float]) -> float:
+    return stats.percentile(values_s, 50) * 1000 if values_s else 0.0
