@@ -16,12 +16,14 @@ import argparse
 import random
 import sys
 import time
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.fault_drill.cell import Timing
-from benchmarks.fault_drill.cells import CELLS, FIXED, drawn, named
+from benchmarks.fault_drill.cell import Outcome, Timing
+from benchmarks.fault_drill.cells import CELLS, FIXED, Cell, drawn, named
 from benchmarks.fault_drill.drill import drill
 from benchmarks.fault_drill.matrix import read, table
 from tests.testhost import unavailable
@@ -53,9 +55,7 @@ def main() -> int:
     known = read(results)
     console = Console(width=160)
     left = [c for c in wanted if c.key not in known or not known[c.key].held]
-    # Drawn, so that a part of a drill has seen a bit of everything; lost ones last.
-    random.Random(given.seed).shuffle(left)
-    left.sort(key=lambda cell: cell.key in known)
+    left = _spread(left, known, seed=given.seed)
     if not given.show:
         drill(
             left,
@@ -76,6 +76,17 @@ def main() -> int:
         f"{len(wanted)} cells, {held} held, {len(lost)} lost, {len(wanted) - len(own)} to do"
     )
     return 1 if lost else 0
+
+
+def _spread(left: list[Cell], known: Mapping[str, Outcome], *, seed: int) -> list[Cell]:
+    """Drawn, and the faults in turns: a part of a drill has seen a bit of everything."""
+    left = random.Random(seed).sample(left, len(left))
+    seen = Counter(cell.fault for cell in CELLS if cell.key in known)
+    turns: dict[Cell, int] = {}
+    for cell in left:
+        turns[cell] = seen[cell.fault]
+        seen[cell.fault] += 1
+    return sorted(left, key=turns.__getitem__)
 
 
 if __name__ == "__main__":
