@@ -101,11 +101,16 @@ def disk_of_its_own(folder: Path, *, megabytes: int) -> Iterator[None]:
     """A small file system at a folder, for as long as this lasts."""
     folder.mkdir(parents=True, exist_ok=True)
     options = f"mode=755,size={megabytes}m"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
+    _away_from_ctrl_c(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)])
     try:
         yield
     finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        _away_from_ctrl_c(["umount", "--lazy", str(folder)])
+
+
+def _away_from_ctrl_c(command: list[str]) -> None:
+    """Run a command that a Ctrl-C in the terminal does not reach."""
+    subprocess.run(command, check=True, start_new_session=True)
 
 
 def fill(folder: Path) -> None:
