@@ -199,12 +199,14 @@ def run_cell(
             shutil.copy(_seed(host, seeds, timing), study.database)
             _drill(cell, study, timing, exits=exits, back=back)
             lost = ""
-        except AssertionError as error:
+        except (AssertionError, subprocess.SubprocessError) as error:
+            # A host that cannot even be asked is no host that came back.
             lost = str(error).strip() or _where(error)
             journal = host.run("journalctl --no-pager -o short-monotonic", check=False).stdout
             (folder / "journal").write_text(journal)
         finally:
-            heal(cell.fault, host, folder=disk)
+            with suppress(subprocess.SubprocessError):
+                heal(cell.fault, host, folder=disk)
             for path in disk.iterdir():
                 if path.suffix != ".html":
                     shutil.copy(path, folder)
@@ -212,7 +214,7 @@ def run_cell(
     return Outcome(cell.key, lost, tuple(exits), back[0] if back else 0.0, wall_s)
 
 
-def _where(error: AssertionError) -> str:
+def _where(error: Exception) -> str:
     """The line that did not hold, where it says nothing itself."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{last.line} ({last.name})"

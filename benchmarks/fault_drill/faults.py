@@ -23,7 +23,9 @@ for path in /run /tmp /dev/shm /; do mount -o remount,size=512m "$path"; done
 """
 # A new mount on top: what is open below stays open, what is opened now is read-only.
 _READ_ONLY = "mount --bind /run /run && mount -o remount,bind,ro /run"
-_WRITABLE = "while findmnt -n -o FSROOT -M /run | grep -q . && umount -l /run; do :; done"
+_WRITABLE = """
+while [ "$(awk '$5 == "/run"' /proc/self/mountinfo | wc -l)" -gt 1 ]; do umount -l /run; done
+"""
 
 
 class Fault(StrEnum):

@@ -10,6 +10,8 @@
 #                                 the lease holds; it is renamed to `restoring` when the way back has
 #                                 begun (a rename needs no space), and from then on every change by
 #                                 a tuner is refused
+#   /run/autotune/NAME/ballast    20 MB of nothing, let go by the way back: systemd
+#                                 refuses a reload while less than 16 MB of /run are free
 #   /run/lock/autotune-NAME.lock  flock: verbs that change something run one at a time
 #
 # Exit: 0 done, 3 no such process, 64 wrong call, 70 lease or claim is not the newest one,
@@ -30,6 +32,7 @@ NAME=@NAME@
 FOLDER=/run/autotune/$NAME
 LEASE_DIR=$FOLDER/lease
 LOCK=/run/lock/autotune-$NAME.lock
+BALLAST=$FOLDER/ballast
 DROPIN_DIR=/run/systemd/system/$UNIT.d
 DROPIN=$DROPIN_DIR/zzzz-autotune.conf
 MASK=/etc/systemd/system/$UNIT.d/zzzz-autotune.conf
@@ -87,7 +90,9 @@ remove_dropin() {
     if [ -e "$LEASE_DIR/made-folder" ]; then
         rmdir "$DROPIN_DIR" 2>/dev/null
     fi
-    systemctl daemon-reload
+    said=$(systemctl daemon-reload 2>&1) && return
+    printf '%s\n' "$said" >&2
+    return 1
 }
 
 # What an export has written goes, what it replaced comes back.

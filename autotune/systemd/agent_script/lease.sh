@@ -69,6 +69,10 @@ acquire() {
     new=$LEASE_DIR.new
     rm -rf "$new"
     mkdir "$new" || fail 74 "$new cannot be made"
+    head -c 20M /dev/zero >"$BALLAST" || {
+        rm -rf "$BALLAST" "$new"
+        fail 74 "/run has no 20 MB to spare: they keep a way back when it is full"
+    }
     while read -r key value; do
         case $key in
             active | invocation | cmdline | listen | port | wait | after | owner | record)

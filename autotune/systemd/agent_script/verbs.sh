@@ -57,6 +57,7 @@ case $verb in
             rm -f "$new"
             fail 74 "$EXPORT cannot be written"
         }
+        rm -f "$BALLAST"
         remove_dropin || fail 74 "$DROPIN cannot be removed"
         rm -f "$LEASE_DIR/exporting"
         clear_all || fail 74 "/run cannot be written" ;;

@@ -68,7 +68,9 @@ restore() {
     if [ -e "$LEASE_DIR/exporting" ]; then
         take_export_back || explain "$EXPORT cannot be taken back"
     fi
-    remove_dropin || explain "the drop-in cannot be removed"
+    rm -f "$BALLAST"
+    said=
+    remove_dropin || explain "the drop-in cannot be removed: $said"
     if [ "$(fact active)" = 1 ]; then
         bring_back
     else
