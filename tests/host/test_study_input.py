@@ -64,7 +64,7 @@ def test_a_weight_below_zero(served: Served, study: StudyOnHost) -> None:
     require_refused(
         study.run("run"),
         2,
-        rf"{objective}:\d+: buckets\.0\.weight: .*greater than or equal to 0.*-1.*",
+        rf"{objective}:\d+: buckets\.0\.weight: must be at least 0(\.0)? \(given: -1\)",
     )
     require_as_found(served.host, served.before, untouched=True)
 

@@ -180,7 +180,8 @@ def test_export_prints_what_the_verdict_names(done: SmallStudy) -> None:
     assert document["parameters"] == verdict["parameters"]
     assert document["verdict"] == verdict["sentence"]
     assert set(document) == {
-        *("study", "trial", "parameters", "score", "interval", "reference_score", "verdict")
+        *("study", "trial", "parameters", "score", "interval", "reference_score", "verdict"),
+        "findings",
     }
     flags = exported("flags").split()
     assert flags[flags.index("--speculative-ddtree-budget") + 1] == str(budget)

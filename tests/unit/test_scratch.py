@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,3 +33,13 @@ def test_what_a_killed_process_left_goes_with_the_next(
         path.name for path in tmp_path.iterdir()
     }
     assert first.stat().st_mode & 0o077 == 0
+    assert (first / "owner").read_text().startswith(f"{os.getpid()}.")
+
+
+def test_the_path_leaves_room_for_the_sockets_of_ray() -> None:
+    folder = Path(scratch_folder())
+    try:
+        session = "session_2026-11-29_20-59-13_962211_4194304"  # the largest process id of Linux
+        assert len(str(folder / "ray" / session / "sockets" / "plasma_store")) <= 107
+    finally:
+        shutil.rmtree(folder)
