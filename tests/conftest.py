@@ -15,6 +15,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # command line that they start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# The same for `nohup` and the hang-up.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Services of the `process` supervisor leave their logs where this says; not in the user's home.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="state-of-tests-")
