@@ -1,4 +1,4 @@
-"""The part of the fault drill that is always run: fixed cells, and as many drawn anew as asked for."""
+"""The part of the fault drill that is always run: fixed cells, and more drawn where asked for."""
 
 from __future__ import annotations
 
