@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any
@@ -81,15 +80,8 @@ def _view(
         "model": target.model,
         "endpoint": str(target.endpoint),
         "seed": seed,
-        "buckets": [_finite(asdict(one)) for one in measured],
+        "buckets": [asdict(one) for one in measured],
         "drift": asdict(drift) if drift else None,
-    }
-
-
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in values.items()
     }
 
 
