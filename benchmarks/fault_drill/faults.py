@@ -22,7 +22,10 @@ _FREE = """
 for path in /run /tmp /dev/shm /; do mount -o remount,size=512m "$path"; done
 """
 # A new mount on top: what is open below stays open, what is opened now is read-only.
-_READ_ONLY = "mount --bind /run /run && mount -o remount,bind,ro /run"
+# Who opened a file for writing there in between keeps it from becoming read-only: then once more.
+_READ_ONLY = """
+while mount --bind /run /run && ! mount -o remount,bind,ro /run; do umount -l /run; done
+"""
 _WRITABLE = """
 while [ "$(awk '$5 == "/run"' /proc/self/mountinfo | wc -l)" -gt 1 ]; do umount -l /run; done
 """
