@@ -31,6 +31,7 @@ def test_no_fault_leaves_a_host_behind_or_loses_a_score(tmp_path: Path) -> None:
     for cell in lost:
         print(f"{cell.key} is tried again: {outcomes[cell.key].lost}")
     # Four hosts on two cores can be late; what a fresh host alone loses as well is lost.
+    (tmp_path / "again").mkdir()
     again = drill(lost, hosts=1, folder=tmp_path / "again", timing=timing, say=print)
     assert {k: o.lost for k, o in again.items() if not o.held} == {}, f"{SEED_VARIABLE}={seed}"
     assert len(outcomes) == len(FIXED) + DRAWN
