@@ -27,13 +27,8 @@ def test_no_fault_leaves_a_host_behind_or_loses_a_score(tmp_path: Path) -> None:
     timing = Timing(load_s=2.0, timer_s=8.0)
     cells = (*FIXED, *drawn(seed, DRAWN))
     outcomes = drill(cells, hosts=4, folder=tmp_path, timing=timing, say=print)
-    lost = [cell for cell in cells if not outcomes[cell.key].held]
-    for cell in lost:
-        print(f"{cell.key} is tried again: {outcomes[cell.key].lost}")
-    # Four hosts on two cores can be late; what a fresh host alone loses as well is lost.
-    (tmp_path / "again").mkdir()
-    again = drill(lost, hosts=1, folder=tmp_path / "again", timing=timing, say=print)
-    assert {k: o.lost for k, o in again.items() if not o.held} == {}, f"{SEED_VARIABLE}={seed}"
+    lost = {key: outcome.lost for key, outcome in outcomes.items() if not outcome.held}
+    assert lost == {}, f"again with {SEED_VARIABLE}={seed}"
     assert len(outcomes) == len(FIXED) + DRAWN
 
 
