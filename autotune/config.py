@@ -36,6 +36,9 @@ from autotune.workload import Workload
 
 __all__ = ["StudyConfig", "load_objective", "load_study"]
 
+LEAST_ROUNDS = 3
+"""Fewest final rounds but for none: one finalist then leaves two degrees of freedom."""
+
 
 @dataclass(frozen=True)
 class StudyConfig:
@@ -151,6 +154,7 @@ def load_study(name: str) -> StudyConfig:
     except SearchSpaceError as error:
         raise SearchSpaceError(where(("parameters",), error.message), hint=error.hint) from error
     _check_flags(file, parameters, where)
+    _check_rounds(file, where)
     enqueue = _enqueued(file, space, where)
     objective_path = _objective_path(file.study.objective, where)
     objective = load_objective(objective_path)
@@ -246,6 +250,20 @@ def _parameter(name: str, section: ParameterSection, where: Where) -> Parameter:
                 hint=nearest(key, sorted(known)) or f"values: {', '.join(sorted(known)[:12])}",
             )
     return parameter
+
+
+def _check_rounds(file: StudyFile, where: Where) -> None:
+    """Fewer than three final rounds of one finalist show the noise once, which decides nothing."""
+    study = file.study
+    if study.finalists and 0 < study.final_rounds < LEAST_ROUNDS:
+        raise SearchSpaceError(
+            where(
+                ("study", "final_rounds"),
+                f"final_rounds is {study.final_rounds}: fewer than {LEAST_ROUNDS} measurements "
+                "of each finalist can hardly tell a gain from the noise",
+            ),
+            hint=f"final_rounds = {LEAST_ROUNDS} or more, or 0 for a study without a verdict",
+        )
 
 
 def _check_flags(file: StudyFile, parameters: tuple[Parameter, ...], where: Where) -> None:

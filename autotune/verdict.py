@@ -11,8 +11,8 @@ finalists are compared with one reference, so the intervals hold together (Dunne
 comparison procedure for comparing several treatments with a control, JASA 50, 1096-1121).
 
 A winner is only named when its interval clears the reference, so the gains that are reported are
-the luckier ones of their kind; the reported gain is the one that is most likely given that it was
-reported (`unselected`).  The interval is left as it is.
+the luckier ones of their kind; the reported gain is the one to be expected given that it was
+reported (`autotune.selection`).  The interval is left as it is.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from scipy import optimize, special, stats
 
 from autotune.measurement import Interval
 from autotune.parameter import FloatArray
+from autotune.selection import unselected
 
 __all__ = [
     "Finalist",
@@ -37,12 +38,11 @@ __all__ = [
     "VerdictKind",
     "dunnett_critical",
     "finalists",
-    "unselected",
     "verdict",
 ]
 
-_ROOT_2_PI = math.sqrt(2 * math.pi)
 _LEAST_REPEATS = 2  # with one measurement each there is no noise to compare with
+_LEAST_FREEDOM = 2  # with one degree of freedom an interval of 95 % is 13 standard errors wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +168,12 @@ def verdict(
     freedom = len(y) - rank
     if rank < design.shape[1]:
         return _not_enough("some configurations never shared a turn with the others")
-    if freedom < 1:
-        return _not_enough("no repeat shows the noise")
+    if freedom < _LEAST_FREEDOM:
+        return _not_enough(
+            f"{len(blocks)} final round(s) of {len(keys)} finalist(s) show the noise "
+            f"{'once' if freedom == 1 else 'never'}, which decides nothing; ask for final_rounds = "
+            f"{3 if freedom < 1 else len(blocks) + 1} or more"
+        )
     spread = np.linalg.inv(design.T @ design)
     effects = (spread @ design.T @ y)[: len(keys)]
     variance = float(((y - design @ (spread @ design.T @ y)) ** 2).sum()) / freedom
@@ -202,7 +206,7 @@ def verdict(
             within.append(finalist)
     winner = min(within, key=lambda finalist: (finalist.changes, -finalist.ratio))
     error = float(errors[keys.index(winner.key)])
-    ratio = max(winner.interval.low, math.exp(unselected(math.log(winner.ratio), error, critical)))
+    ratio = math.exp(unselected(math.log(winner.ratio), error, critical, freedom))
     return Verdict(
         VerdictKind.BETTER,
         winner.key,
@@ -212,26 +216,6 @@ def verdict(
         noise,
         tuple(judged),
     )
-
-
-def unselected(effect: float, error: float, critical: float) -> float:
-    """The effect that is most likely, given that it is above `critical` times its `error`.
-
-    Source: Zhong and Prentice (2008), Bias-reduced estimators and confidence intervals for odds
-    ratios in genome-wide association studies, Biostatistics 9, 621-634: the maximum of the
-    likelihood conditional on selection.
-    """
-    if error <= 0:
-        return effect
-
-    def excess(true: float) -> float:
-        reach = true / error - critical
-        hazard = math.exp(-0.5 * reach**2 - float(special.log_ndtr(reach))) / _ROOT_2_PI
-        return true + error * hazard - effect
-
-    if excess(0.0) >= 0:
-        return 0.0
-    return float(optimize.brentq(excess, 0.0, effect))
 
 
 def dunnett_critical(freedom: int, loadings: FloatArray, *, level: float = 0.95) -> float:

@@ -57,7 +57,7 @@ def in_parallel(job: Job) -> Run:
             heapq.heappush(flying, (now_min + took, host, point, method.trial))
             asked += 1
     return Run(
-        job, code(job.method), (), tuple(believed), tuple(ended), crashes, 0.0, None, None,
+        job, code(job.method), (), tuple(believed), tuple(ended), crashes, 0.0, (),
         ask_s / job.trials,
     )  # fmt: skip
 

@@ -24,6 +24,7 @@ __all__ = [
     "CRASH_MIN",
     "NOISE_STREAM",
     "START_MIN",
+    "FinalMeasurement",
     "Job",
     "Run",
     "code",
@@ -68,6 +69,24 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class FinalMeasurement:
+    """One start of the final rounds.
+
+    Attributes:
+        key: Empty for the deployed point.
+        ratio: Measured, to an early measurement of the deployed point.
+        true: Its true ratio to the deployed point.
+        changes: Parameters that differ from the deployed point.
+    """
+
+    key: str
+    turn: int
+    ratio: float
+    true: float
+    changes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """What a job gave.
 
@@ -78,8 +97,8 @@ class Run:
         ended_min: When each trial ended, minutes of wall-clock.
         crashes: Starts that did not run.
         overstated: Best observed score over its true one, minus 1, after all trials.
-        claimed, true: Ratio of the verdict's winner to the deployed point, as reported and in
-            truth; None where nothing was proven better.
+        finals: What the final rounds gave; judged when it is asked for, so that runs outlive a
+            change of the verdict.
         ask_s: Mean seconds for one suggestion.
     """
 
@@ -90,9 +109,15 @@ class Run:
     ended_min: tuple[float, ...]
     crashes: int
     overstated: float
-    claimed: float | None
-    true: float | None
+    finals: tuple[FinalMeasurement, ...]
     ask_s: float
+
+    def judged(self) -> tuple[float | None, float | None]:
+        """Ratio of the verdict's winner to the deployed point, as reported and in truth.
+
+        None where nothing was proven better.
+        """
+        return _judged(self.finals)
 
 
 def perform(job: Job) -> Run:
@@ -123,20 +148,20 @@ def perform(job: Job) -> Run:
                 believed.append(1.0 - surface.truth(named) / optimum)
     score, truth, best = max(seen, key=lambda one: one[0])
     named = method.named()
-    claimed, true = _judged(surface, [named, best] if named is not None else [best], seen, job.seed)
+    finals = _finals(surface, [named, best] if named is not None else [best], seen, job.seed)
     return Run(
         job, code(job.method), tuple(observed), tuple(believed), tuple(ended), crashes,
-        score / truth - 1.0, claimed, true, ask_s / job.trials,
+        score / truth - 1.0, finals, ask_s / job.trials,
     )  # fmt: skip
 
 
-def _judged(
+def _finals(
     surface: Problem,
     first: Sequence[Values],
     seen: Sequence[tuple[float, float, Values]],
     seed: int,
-) -> tuple[float | None, float | None]:
-    """Finalists and the deployed point measured again in rounds; the winner's ratio and truth."""
+) -> tuple[FinalMeasurement, ...]:
+    """Finalists and the deployed point measured again in rounds."""
     space = surface.space
     rng = np.random.default_rng([seed, _FINAL_STREAM])
     ranked = [*first, *(point for _, _, point in sorted(seen, key=lambda one: -one[0]))]
@@ -146,15 +171,25 @@ def _judged(
     finalists = list(points.items())[:FINALISTS]
     measured = []
     for turn in range(ROUNDS):
-        for key, point in [(reference, space.deployed()), *finalists]:
+        for key, point in [("", space.deployed()), *finalists]:
             gave = surface.measure(point, rng)
             if gave.score_ratio is not None and gave.score_ratio > 0:
-                measured.append(Remeasured(key, "host", turn, gave.score_ratio))
-    changes = {key: space.changes(point) for key, point in finalists}
-    judged = verdict(measured, reference=reference, changes=changes)
-    if judged.kind is not VerdictKind.BETTER or judged.winner is None:
+                changes = space.changes(point)
+                true = surface.truth(point)
+                measured.append(FinalMeasurement(key, turn, gave.score_ratio, true, changes))
+    return tuple(measured)
+
+
+@lru_cache(maxsize=4096)
+def _judged(finals: tuple[FinalMeasurement, ...]) -> tuple[float | None, float | None]:
+    said = verdict(
+        [Remeasured(one.key, "host", one.turn, one.ratio) for one in finals],
+        reference="",
+        changes={one.key: one.changes for one in finals if one.key},
+    )
+    if said.kind is not VerdictKind.BETTER or said.winner is None:
         return None, None
-    return judged.ratio, surface.truth(points[judged.winner])
+    return said.ratio, next(one.true for one in finals if one.key == said.winner)
 
 
 @lru_cache(maxsize=16)
@@ -186,10 +221,13 @@ def done(path: Path) -> Iterator[Run]:
             stored = json.loads(line)
         except json.JSONDecodeError:
             continue
+        if "finals" not in stored:  # of an older form
+            continue
         values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()
         }
-        run = Run(**{**values, "job": Job(**stored["job"])})
+        finals = tuple(FinalMeasurement(**one) for one in stored["finals"])
+        run = Run(**{**values, "job": Job(**stored["job"]), "finals": finals})
         job = run.job
         if run.code == code(job.method):
             yield run

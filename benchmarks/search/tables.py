@@ -101,15 +101,14 @@ def _trials(n: int | None) -> str:
 
 
 def _bias(runs: Sequence[Run]) -> float:
-    gaps = [
-        run.claimed - run.true for run in runs if run.claimed is not None and run.true is not None
-    ]
+    judged = [run.judged() for run in runs]
+    gaps = [claimed - true for claimed, true in judged if claimed is not None and true is not None]
     return 100 * float(np.mean(gaps)) if gaps else math.nan
 
 
 def _wrong(runs: Sequence[Run]) -> tuple[int, int]:
     """Verdicts that name a winner which is not better, and verdicts in all."""
-    wrong = sum(run.true is not None and run.true <= 1.0 for run in runs)
+    wrong = sum(true is not None and true <= 1.0 for _, true in (run.judged() for run in runs))
     return wrong, len(runs)
 
 

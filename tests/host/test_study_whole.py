@@ -128,7 +128,7 @@ def test_a_whole_study(host: SystemdHost, tmp_path: Path) -> None:
         lines={
             "trials": f"trials = {TRIALS}",
             "finalists": "finalists = 1",
-            "final_rounds": "final_rounds = 2",
+            "final_rounds": "final_rounds = 3",
             "enqueue": "enqueue = [[8, 4, 2048], [16, 4, 2048], [4, 4, 2048], [12, 6, 2048]]",
         },
     )

@@ -186,3 +186,41 @@ def test_finalists_are_the_best_by_posterior_mean_without_the_reference() -> Non
 def test_a_score_without_a_logarithm_is_refused(score: float) -> None:
     with pytest.raises(ValueError, match="not above 0"):
         Remeasured("f", "a", 0, score)
+
+
+def test_a_winner_by_a_hair_is_not_reported_at_the_end_of_its_interval() -> None:
+    """Two finalists at +9.7 and +8.5 % on two hosts, the reference known from a few values each."""
+    logs = {  # (host, turn): ln of reference and finalists over the level of the host
+        ("a", 0): {"ref": -0.0329, "f": 0.0931, "g": 0.0958},
+        ("b", 0): {"ref": 0.0301, "f": 0.0602, "g": 0.078},
+        ("a", 1): {"ref": 0.0027, "f": 0.1244, "g": 0.0709},
+    }
+    levels = {"a": math.log(5400.0), "b": math.log(5450.0)}
+    said = judge(
+        [
+            Remeasured(key, host, turn, math.exp(levels[host] + log))
+            for (host, turn), scores in logs.items()
+            for key, log in scores.items()
+        ],
+        f=2,
+        g=3,
+    )
+    measured = {one.key: one.ratio for one in said.finalists}
+    assert measured == pytest.approx({"f": 1.097, "g": 1.085}, abs=0.001)
+    assert (said.kind, said.winner) == (VerdictKind.BETTER, "f")
+    assert said.interval is not None
+    assert said.interval.low == pytest.approx(1.007, abs=0.006)  # by a hair
+    assert said.ratio is not None
+    up = (said.ratio - said.interval.low) / (said.interval.high - said.interval.low)
+    assert 0.3 < up < 0.5
+    assert said.ratio < measured["f"]
+
+
+def test_one_degree_of_freedom_decides_nothing_and_says_what_to_ask_for() -> None:
+    said = judge(rounds({"f": 0.5}, turns=2, noise=0.001, seed=2))
+    assert said.kind is VerdictKind.NOT_ENOUGH_DATA
+    assert said.sentence == (
+        "not enough data: 2 final round(s) of 1 finalist(s) show the noise once, which decides "
+        "nothing; ask for final_rounds = 3 or more"
+    )
+    assert judge(rounds({"f": 0.5}, turns=3, noise=0.001, seed=2)).winner == "f"
