@@ -6,10 +6,16 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from autotune.errors import AutotuneError, InvocationChanged, NotReady, ServerEnded
+from autotune.errors import (
+    AutotuneError,
+    ConnectError,
+    InvocationChanged,
+    NotReady,
+    ServerEnded,
+)
 from autotune.sglang.failure import classify
 from autotune.sglang.log import StartupLog, StartupPhase
-from autotune.supervisors.base import Identity, LogFollower, Start, Supervisor
+from autotune.supervisors.base import Identity, LogFollower, LogLine, Start, Supervisor
 
 __all__ = ["Watch"]
 
@@ -69,7 +75,7 @@ class Watch:
         said: tuple[StartupPhase, float | None] | None = None
         look_at = self._clock() + LOOK_S
         while not self.log.ready:
-            line = self._follower.read(READ_S)
+            line = self._read(READ_S)
             if line is not None:
                 self.log.feed(line)
                 share = None if self.log.progress is None else round(self.log.progress, 2)
@@ -91,6 +97,7 @@ class Watch:
 
         Raises:
             InvocationChanged: Somebody restarted it.
+            LeaseLost: The host went back, by itself or for somebody else.
             TrialError, TargetError, MeasurementError: It died; see `explain`.
         """
         self._drain()
@@ -101,6 +108,7 @@ class Watch:
             and identity.running
             and not by_itself
         ):
+            self._supervisor.check_claim()
             raise InvocationChanged(
                 f"the service was restarted by somebody else: {identity.invocation_id} runs now"
             )
@@ -123,7 +131,7 @@ class Watch:
         """
         end = self._clock() + LAST_WORDS_S
         while self._clock() < end:
-            line = self._follower.read(READ_S)
+            line = self._read(READ_S)
             if line is not None:
                 self.log.feed(line)
                 continue
@@ -146,12 +154,17 @@ class Watch:
             raise self._explanation("start")
 
     def _explanation(self, phase: Literal["start", "run"]) -> AutotuneError:
-        """Read the last words, then decide whose fault it is."""
+        """Read the last words, then decide whose fault it is.
+
+        Raises:
+            LeaseLost: Nobody's: the host went back as it was found.
+        """
+        self._supervisor.check_claim()
         end = self._clock() + LAST_WORDS_S
         heard = self._clock()
         identity: Identity | None = None
         while self._clock() < end:
-            line = self._follower.read(READ_S / 2)
+            line = self._read(READ_S / 2)
             quiet_s = QUIET_S if self.log.ending is None else QUIET_AFTER_END_S
             if line is not None:
                 self.log.feed(line)
@@ -170,9 +183,18 @@ class Watch:
             f"and nothing says why: {self._last()}"
         )
 
+    def _read(self, timeout_s: float) -> LogLine | None:
+        """The next line of the log."""
+        try:
+            return self._follower.read(timeout_s)
+        except ConnectError:
+            # Where the host went back or was rebooted, that is why the log has ended.
+            self._supervisor.check_claim()
+            raise
+
     def _drain(self) -> None:
         """Take what was logged meanwhile, so that a failure is explained by fresh lines."""
-        while (line := self._follower.read(0.0)) is not None:
+        while (line := self._read(0.0)) is not None:
             self.log.feed(line)
 
     def _last(self) -> str:

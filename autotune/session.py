@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 
-from autotune.errors import AutotuneError, HostKeyError, LeaseLost, TargetError
+from autotune.errors import AutotuneError, LeaseLost
+from autotune.heartbeat import until_lost
 from autotune.hosts import HostPlan
 from autotune.launch import Recipe
 from autotune.supervisors.base import Lease, Original, Supervisor
@@ -14,8 +14,6 @@ from autotune.supervisors.base import Lease, Original, Supervisor
 __all__ = ["HostSession"]
 
 log = logging.getLogger(__name__)
-
-HEARTBEAT_MOST_S = 30.0
 
 
 class HostSession:
@@ -93,18 +91,8 @@ class HostSession:
         self._supervisor.restore(self.lease)
 
     def _beat_until_stopped(self) -> None:
-        every_s = min(HEARTBEAT_MOST_S, self.lease.restore_after_s / 5)
-        last_s = time.monotonic()
-        while not self._stopping.wait(every_s):
-            try:
-                self._supervisor.beat(self.lease)
-                last_s = time.monotonic()
-            except (LeaseLost, HostKeyError) as error:
-                self.lose(error)
-                return
-            except TargetError as error:
-                silent_s = time.monotonic() - last_s
-                log.warning("no heartbeat to %s for %.0f s: %s", self.host, silent_s, error)
-                if silent_s > self.lease.restore_after_s:
-                    self.lose(LeaseLost(f"{self.host} had no heartbeat for {silent_s:.0f} s"))
-                    return
+        reason = until_lost(
+            lambda: self._supervisor.beat(self.lease), self.lease, stopping=self._stopping
+        )
+        if reason is not None:
+            self.lose(reason)

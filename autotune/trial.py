@@ -23,6 +23,7 @@ from autotune.errors import (
     ConnectError,
     InvalidBucket,
     InvocationChanged,
+    LeaseLost,
     NotAnswering,
     NotSteady,
     OutputCorrupted,
@@ -30,6 +31,7 @@ from autotune.errors import (
     TrialError,
 )
 from autotune.fingerprint import fingerprint, require_comparable
+from autotune.heartbeat import losing
 from autotune.hosts import HostPlan
 from autotune.measure_settings import MeasureSettings
 from autotune.measurement import (
@@ -119,6 +121,7 @@ class Engine(Protocol):
 class Bench(Protocol):
     """The load generator; see `autotune.benchmark.measure`."""
 
+    def give_up(self, reason: AutotuneError) -> None: ...
     def warm_up(self) -> None: ...
     def measure(self, bucket: Bucket) -> BucketMeasurement: ...
     def answer(self, answers: Answers) -> Mapping[str, str]: ...
@@ -219,6 +222,7 @@ def run_trial(spec: TrialSpec, tools: Tools, notes: Notes) -> None:
                 notes.keep(fingerprint=fingerprint(engine.server_info(), watch.log))
             require_comparable(spec.fingerprint, notes.record.fingerprint)
             bench = open_.enter_context(tools.open_bench(spec))
+            open_.enter_context(losing(spec.lease, supervisor.check_claim, tell=bench.give_up))
             bench.warm_up()
             notes.on_phase(Phase("lossless"))
             notes.compared(spec.answers, *greedy_texts(spec.answers, bench))
@@ -308,7 +312,7 @@ def explained(watch: Watch) -> Iterator[None]:
     """While the server is measured, its death is the reason of any error that is not a verdict."""
     try:
         yield
-    except (TrialError, InvocationChanged, InvalidBucket):
+    except (TrialError, InvocationChanged, InvalidBucket, LeaseLost):
         raise
     except AutotuneError as error:
         if isinstance(error, SettingsNotApplied) and not watch.died():

@@ -13,7 +13,7 @@ from autotune.benchmark.audit import only_clients_fault
 from autotune.coding.evaluate import Answer, Outcome, judge_all
 from autotune.coding.launch import Limits
 from autotune.coding.sandbox import choose_sandbox
-from autotune.errors import ErrorRateTooHigh, MeasurementError
+from autotune.errors import AutotuneError, ErrorRateTooHigh, MeasurementError
 from autotune.measurement import BucketMeasurement, CodingResult
 from autotune.sglang.server import CacheFlush, SglangServer
 from autotune.trial import TrialSpec
@@ -77,6 +77,10 @@ class ServerBench:
     def bench(self) -> Benchmark:
         assert self._bench is not None, "used outside its context"
         return self._bench
+
+    def give_up(self, reason: AutotuneError) -> None:
+        """End what is measured now with this reason; from any thread."""
+        self.bench.give_up(reason)
 
     def warm_up(self) -> None:
         """Throw-away requests: the first ones after a start pay for compilation."""

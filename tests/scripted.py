@@ -16,6 +16,7 @@ from typing import Any
 
 from autotune.answers import Answers
 from autotune.ddtree import CONSTRAINTS
+from autotune.errors import AutotuneError
 from autotune.hosts import HostPlan
 from autotune.launch import Recipe, make_recipe
 from autotune.measure_settings import MeasureSettings
@@ -232,6 +233,9 @@ class Script:
         self.host.record("generate")
         version = settings_of(self._running())["weight_version"]
         return self.generation(Generation(" return a + b", max_new_tokens, version, "length"))
+
+    def give_up(self, reason: AutotuneError) -> None:
+        self.host.record("give_up", reason)
 
     def warm_up(self) -> None:
         self.host.record("warm_up")

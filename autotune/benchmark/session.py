@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
-from typing import Self
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Self, TypeVar
 
 import httpx
 import uvloop
@@ -18,7 +18,7 @@ from autotune.benchmark.load import Load, LocalLoad
 from autotune.benchmark.measure import BucketMeter, WindowNote
 from autotune.benchmark.requests import Outcome, RequestTimings
 from autotune.benchmark.spread import Connection, Pool, SpreadLoad, processes_for
-from autotune.errors import ErrorRateTooHigh
+from autotune.errors import AutotuneError, ErrorRateTooHigh
 from autotune.measure_settings import MeasureSettings
 from autotune.measurement import BucketMeasurement, BucketQuality
 from autotune.prompts import PieceCounts, PromptLibrary, PromptSet, calibrate, fit_offset
@@ -29,6 +29,8 @@ __all__ = ["Benchmark"]
 _WARM_UP_REQUESTS = 4
 _WARM_UP_CONTEXT_TOKENS = 256
 _WARM_UP_OUTPUT_TOKENS = 32
+
+_T = TypeVar("_T")
 
 
 class Benchmark:
@@ -89,6 +91,8 @@ class Benchmark:
         self._library = PromptLibrary.of_seed(prompts_seed)
         self._counts: PieceCounts | None = None
         self._rounds: dict[str, int] = {}
+        self._working: asyncio.Task[object] | None = None
+        self._given_up: AutotuneError | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -101,6 +105,14 @@ class Benchmark:
         self._runner.run(self._close())
         self._runner.close()
 
+    def give_up(self, reason: AutotuneError) -> None:
+        """End what is under way, and whatever would come after it, with this reason.
+
+        May be called from any thread until `close`.
+        """
+        self._given_up = reason
+        self._runner.get_loop().call_soon_threadsafe(self._cancel)
+
     def warm_up(self) -> None:
         """Throw-away requests: kernels, connections; and the count of the prompts' pieces.
 
@@ -108,23 +120,46 @@ class Benchmark:
             ErrorRateTooHigh: when all of them failed.
             MeasurementError: when the server does not count prompt tokens.
         """
-        self._runner.run(self._warm_up())
+        self._run(self._warm_up())
 
     def measure(
         self, bucket: Bucket, on_window: Callable[[WindowNote], None] | None = None
     ) -> BucketMeasurement:
         """Measures one bucket; see `BucketMeter.measure` for what it raises."""
-        return self._runner.run(self._measure(bucket, on_window))
+        return self._run(self._measure(bucket, on_window))
 
     def generate_text(
         self, prompts: Sequence[str], *, max_tokens: int, concurrency: int
     ) -> list[Answer]:
         """Greedy answers, in the order of the prompts; an error is an answer with its text."""
-        return self._runner.run(self._generate(prompts, max_tokens, concurrency))
+        return self._run(self._generate(prompts, max_tokens, concurrency))
 
     def read_counters(self) -> CounterValues:
         """The server's counters and limits now."""
-        return self._runner.run(self._counters.read())
+        return self._run(self._counters.read())
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a piece of work to its end.  Raises the reason when it was given up."""
+        try:
+            return self._runner.run(self._until_given_up(work))
+        except asyncio.CancelledError:
+            if self._given_up is None:
+                raise
+            raise self._given_up from None
+
+    async def _until_given_up(self, work: Coroutine[Any, Any, _T]) -> _T:
+        if self._given_up is not None:
+            work.close()
+            raise self._given_up
+        self._working = asyncio.current_task()
+        try:
+            return await work
+        finally:
+            self._working = None
+
+    def _cancel(self) -> None:
+        if self._working is not None:
+            self._working.cancel()
 
     async def _close(self) -> None:
         await self._pool.aclose()

@@ -354,6 +354,9 @@ class Supervisor(Protocol):
         """From now on only this claim of this lease may change the host through this object."""
 
     # -- changes: need a claim ------------------------------------------------------------------
+    def check_claim(self) -> None:
+        """Ask the host whether it would still take a change; nothing is changed."""
+
     def apply(self, launch: Launch) -> None:
         """Make `launch` what the next start runs, and prove that the supervisor holds it.
 

@@ -245,6 +245,11 @@ class ProcessSupervisor:
             self._held = before
 
     # -- changes ----------------------------------------------------------------------------------
+    def check_claim(self) -> None:
+        """The claim is the newest of the lease that holds."""
+        lease_id, claim_id = self._require_claim()
+        self._lease_file.require(lease_id, claim_id=claim_id)
+
     def apply(self, launch: Launch) -> None:
         """Write down what the next start runs; see `write_next_start` for what it raises."""
         with self._changing():
@@ -329,14 +334,17 @@ class ProcessSupervisor:
     @contextmanager
     def _changing(self) -> Iterator[LeaseRecord]:
         """One change: under the lock, and with the newest claim of a lease whose owner lives."""
-        if self._held is None:
-            raise LeaseLost("a change needs a claim; none is held by this object")
-        lease_id, claim_id = self._held
+        lease_id, claim_id = self._require_claim()
         with self._lease_file.locked(timeout_s=self._lock_timeout_s()):
             record = self._lease_file.require(lease_id, claim_id=claim_id)
             if not owner_lives(record.lease.owner):
                 raise LeaseLost(f"the owner is gone: {describe_owner(record.lease.owner)}")
             yield record
+
+    def _require_claim(self) -> tuple[str, str]:
+        if self._held is None:
+            raise LeaseLost("a change needs a claim; none is held by this object")
+        return self._held
 
     def _lock_timeout_s(self) -> float:
         return self._stop_timeout_s + KILL_TIMEOUT_S + LAUNCH_TIMEOUT_S

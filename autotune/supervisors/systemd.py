@@ -182,9 +182,13 @@ class SystemdSupervisor:
 
     # -- changes ----------------------------------------------------------------------------------
 
-    def apply(self, launch: Launch) -> None:
+    def check_claim(self) -> None:
         lease_id, claim_id = self._require_claim()
         self._agent.call("guard", lease=lease_id, claim=claim_id)
+
+    def apply(self, launch: Launch) -> None:
+        self.check_claim()
+        lease_id, claim_id = self._require_claim()
         record = self._known_record(lease_id)
         self._checks.require_same_files(record.original)
         text = render(
@@ -217,10 +221,11 @@ class SystemdSupervisor:
                 self._agent.call("kill", lease=lease_id, claim=claim_id)
                 killed, ends_at = True, time.monotonic() + self._limits.kill_s
             time.sleep(self._limits.poll_s)
+            self.check_claim()  # a host that goes back by itself never comes to rest here
 
     def start(self) -> Start:
+        self.check_claim()
         lease_id, claim_id = self._require_claim()
-        self._agent.call("guard", lease=lease_id, claim=claim_id)
         if taken := self._facts.listener(self._port) if self._port else None:
             raise HostBusy(f"{self.host}: port {self._port} is held by {taken.description}")
         path = self._checks.require_log().path

@@ -144,6 +144,7 @@ class Agent:
         self._user = user
         self._path = agent_path(unit)
         self._checked = False
+        self._boot_id = b""
         self._lock = threading.Lock()
 
     def call(
@@ -172,7 +173,7 @@ class Agent:
         completed = self._run(first + payload, deadline_s=deadline_s, cap_bytes=cap_bytes)
         if _not_there(completed):
             if lease != "-":  # the agent goes away with the lease
-                raise LeaseLost(f"{self._connector.host}: no lease holds there any more")
+                raise LeaseLost(f"{self._connector.host}: {self._why_gone()}")
             # Somebody freed the host meanwhile and took the agent away: it had not run.
             self._checked = False
             self._prepare()
@@ -291,8 +292,19 @@ class Agent:
             self._checked = True
 
     def _says_hello(self) -> bytes:
+        """Hash of the agent that is there, empty when there is none."""
         completed = self._run(self._first_line("hello", "-", "-"))
-        return b"" if _not_there(completed) else self._judged(completed).strip()
+        if _not_there(completed):
+            return b""
+        script, _, self._boot_id = self._judged(completed).strip().partition(b"\n")
+        return script
+
+    def _why_gone(self) -> str:
+        if self._boot_id:
+            now = self._connector.run(["cat", "/proc/sys/kernel/random/boot_id"]).stdout.strip()
+            if now not in (b"", self._boot_id):
+                return "the host was rebooted, which ended the lease and every change with it"
+        return "no lease holds there any more"
 
     def _allowed(self, argv: list[str], text: bytes) -> None:
         self._judged(self._connector.run([*self._sudo(), *argv], input=text))

@@ -298,6 +298,10 @@ class FakeSupervisor:
             self._held = before
             self._fake.calls.append(Call("release", (claim_id,)))
 
+    def check_claim(self) -> None:
+        self._fake.record("check_claim")
+        self._require_claim()
+
     def apply(self, launch: Launch) -> None:
         self._fake.record("apply", launch)
         self._require_claim()

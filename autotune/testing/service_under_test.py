@@ -131,8 +131,9 @@ def run(supervisor: Supervisor, launch: Launch) -> Start:
 
 
 def changes(supervisor: Supervisor, service: ServiceUnderTest) -> tuple[Callable[[], object], ...]:
-    """Every call that changes a host."""
+    """Every call that changes a host, and the one that asks whether it would."""
     return (
+        supervisor.check_claim,
         lambda: supervisor.apply(service.launch()),
         lambda: supervisor.stop(timeout_s=PATIENCE_S),
         supervisor.start,

@@ -316,7 +316,7 @@ class SupervisorContract:
             )
             try:
                 with supervisor.claim(lease, "one"):
-                    supervisor.apply(service.launch())
+                    supervisor.check_claim()
                 for change in changes(supervisor, service):
                     with pytest.raises(LeaseLost):
                         change()

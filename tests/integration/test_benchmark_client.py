@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import threading
 
 import httpx
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from autotune.benchmark import Benchmark, Endpoint, MeasureSettings, Phase, WindowNote
 from autotune.benchmark.client import OpenAiClient
 from autotune.benchmark.requests import Failure, Outcome, RequestTimings
-from autotune.errors import ErrorRateTooHigh
+from autotune.errors import ErrorRateTooHigh, LeaseLost
 from autotune.measurement import BucketMeasurement, BucketQuality
 from autotune.workload import Bucket
 from tests.truth_server import Behaviour, Fault, TruthServer, UsageStyle
@@ -305,6 +306,23 @@ def test_an_error_of_the_listener_ends_the_measurement_cleanly() -> None:
         with pytest.raises(Enough):
             bench.measure(BUCKET, stop)
         assert sound(bench.measure(BUCKET))
+
+
+def test_a_measurement_that_is_given_up_ends_at_once_and_nothing_follows() -> None:
+    endless = dataclasses.replace(SETTINGS, target_half_width=1e-9, most_windows=100_000)
+    lost = LeaseLost("the host went back")
+
+    def give_up(note: WindowNote) -> None:
+        if note.index == 0:
+            threading.Thread(target=bench.give_up, args=(lost,)).start()
+
+    with TruthServer(Behaviour()) as server, benchmark(server, settings=endless) as bench:
+        with pytest.raises(LeaseLost, match="went back"):
+            bench.measure(BUCKET, give_up)
+        asked = len(server.record.prompts)
+        with pytest.raises(LeaseLost, match="went back"):
+            bench.generate_text(["a"], max_tokens=5, concurrency=1)
+        assert len(server.record.prompts) == asked
 
 
 def test_warm_up_throws_its_requests_away() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 
 import psutil
 import pytest
 
 from autotune.benchmark import Benchmark, MeasureSettings, Phase, WindowNote
-from autotune.errors import ErrorRateTooHigh, MeasurementError
+from autotune.errors import ErrorRateTooHigh, LeaseLost, MeasurementError
 from autotune.measurement import BucketQuality
 from autotune.workload import Bucket
 from tests.truth_server import Behaviour, TruthServer
@@ -100,6 +101,20 @@ class Enough(Exception):
 def stop(note: WindowNote) -> None:
     assert len(workers()) == 2
     raise Enough
+
+
+def test_processes_of_a_measurement_that_is_given_up_end_with_it() -> None:
+    endless = dataclasses.replace(SETTINGS, target_half_width=1e-9, most_windows=100_000)
+
+    def give_up(note: WindowNote) -> None:
+        if note.index == 0:
+            lost = LeaseLost("the host went back")
+            threading.Thread(target=bench.give_up, args=(lost,)).start()
+
+    with TruthServer(SLOW) as server:
+        with benchmark(server, endless) as bench, pytest.raises(LeaseLost, match="went back"):
+            bench.measure(BUCKET, give_up)
+        assert workers() == []
 
 
 def test_a_client_that_was_too_slow_is_spread_for_the_next_bucket(

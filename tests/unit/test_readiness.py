@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from autotune.errors import (
     ErrorRateTooHigh,
     HostBusy,
     InvocationChanged,
+    LeaseLost,
     MeasurementError,
     NotReady,
     ServerCrashed,
@@ -25,7 +28,7 @@ from autotune.readiness import Watch
 from autotune.sglang.log import StartupPhase
 from autotune.supervisors.base import Identity, LogLine, LogSource, Start
 from autotune.testing.fake_supervisor import FakeHost, FakeSupervisor
-from tests.scripted import COMMAND, Clock, Item, ScriptedLog, log_lines, settings_of
+from tests.scripted import COMMAND, OWNER, Clock, Item, ScriptedLog, log_lines, settings_of
 
 BUDGET = "--speculative-ddtree-budget"
 OOM = (
@@ -46,12 +49,21 @@ class Load:
         identity = self.host.identity
         self.start = Start(identity.invocation_id, identity.main_pid, 0.0, 0)
         self.seen: list[tuple[StartupPhase, float | None]] = []
-        self.watch = Watch(
-            FakeSupervisor(self.host),
+        self.supervisor = FakeSupervisor(self.host)
+        original = self.supervisor.original()
+        self.lease = self.supervisor.take_lease(OWNER, original, restore_after_s=300.0)
+        self.held = ExitStack()
+        self.held.enter_context(self.supervisor.claim(self.lease, "c" * 32))
+        self.watch = self.watching(*items)
+
+    def watching(self, *items: Item, **options: Any) -> Watch:
+        """The same start with another log."""
+        return Watch(
+            self.supervisor,
             self.start,
             ScriptedLog(self.clock, *items),
-            tuned_flags=(BUDGET,),
             clock=self.clock,
+            **{"tuned_flags": (BUDGET,), **options},
         )
 
     def wait(self, timeout_s: float = 600.0) -> None:
@@ -286,13 +298,7 @@ def test_a_refused_connection_to_a_dead_server_becomes_its_crash() -> None:
 
 def test_a_death_that_is_noticed_a_moment_later_is_found_too() -> None:
     load = ready_load()
-    load.watch = Watch(
-        FakeSupervisor(load.host),
-        load.start,
-        ScriptedLog(load.clock, 0.2, 0.2, *OOM, load.die),
-        tuned_flags=(),
-        clock=load.clock,
-    )
+    load.watch = load.watching(0.2, 0.2, *OOM, load.die, tuned_flags=())
     assert isinstance(load.watch.explain(ConnectError("gone")), ServerCrashed)
 
 
@@ -306,13 +312,46 @@ def test_an_error_with_the_server_alive_stays_what_it_was() -> None:
 
 def test_secrets_do_not_reach_the_tail() -> None:
     load = Load()
-    watch = Watch(
-        FakeSupervisor(load.host),
-        load.start,
-        ScriptedLog(load.clock, "the key is sk-verysecret1", *good_lines()),
-        tuned_flags=(),
-        secrets=("sk-verysecret1",),
-        clock=load.clock,
+    watch = load.watching(
+        "the key is sk-verysecret1", *good_lines(), tuned_flags=(), secrets=("sk-verysecret1",)
     )
     watch.wait_ready(timeout_s=5.0, progress=lambda phase, share: None)
     assert not any("sk-verysecret1" in line for line in watch.log.tail)
+
+
+# -- a host that is not ours any more -------------------------------------------------------------
+
+
+def log_ends() -> object:
+    raise ConnectError("gpu-a: `sudo -n /bin/sh /run/autotune/llm.service/agent` has ended")
+
+
+def test_a_host_that_went_back_in_the_load_is_no_server_that_ended() -> None:
+    load = Load("loading", 5.0, lambda: load.supervisor.restore(load.lease))
+    assert isinstance(load.failure(), LeaseLost)
+
+
+def test_a_log_that_ends_with_the_lease_says_that_the_lease_was_lost() -> None:
+    load = Load("loading", lambda: load.supervisor.restore(load.lease), log_ends)
+    assert isinstance(load.failure(), LeaseLost)
+
+
+def test_a_log_that_ends_under_a_lease_that_holds_is_the_connections_fault() -> None:
+    error = Load("loading", log_ends).failure()
+    assert isinstance(error, ConnectError)
+    assert "has ended" in error.message
+
+
+def test_a_start_that_another_tuner_replaced_was_not_restarted_by_somebody() -> None:
+    load = ready_load()
+    load.supervisor.restore(load.lease)
+    load.host.begin(load.host.found())
+    with pytest.raises(LeaseLost):
+        load.watch.require_same()
+
+
+def test_a_bucket_that_fails_because_the_host_went_back_says_so() -> None:
+    load = ready_load()
+    load.supervisor.restore(load.lease)
+    with pytest.raises(LeaseLost):
+        load.watch.explain(ErrorRateTooHigh("every stream failed"))

@@ -67,9 +67,12 @@ class Host:
     def __exit__(self, *ending: object) -> None: ...
 
 
+BOOT_ID = b"0d5f1a3e-7c1b-4a52-9a35-0f6f4d0d2b11\n"
+
+
 def hello() -> tuple[int, bytes, bytes]:
     script = subprocess.run(["sha256sum"], input=agent_script(UNIT), capture_output=True)
-    return 0, script.stdout.split()[0] + b"\n", b""
+    return 0, script.stdout.split()[0] + b"\n" + BOOT_ID, b""
 
 
 MISSING = (2, b"", b"/bin/sh: 0: cannot open /run/autotune/x/agent: No such file")
@@ -256,3 +259,21 @@ def test_records_come_back_without_the_environment() -> None:
     assert back.original.environ == {"A": "a"}
     with pytest.raises(UnitError, match="record"):
         UnitRecord.from_json({"argv": 3})
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "why"),
+    [
+        (b"b31f0f4c-5d0e-4c5c-8a38-5b5b4b9a7c22\n", "the host was rebooted"),
+        (BOOT_ID, "no lease holds there any more"),
+        (b"", "no lease holds there any more"),
+    ],
+)
+def test_a_lease_that_went_with_its_agent_says_whether_the_host_was_rebooted(
+    boot_id: bytes, why: str
+) -> None:
+    host = Host(hello(), (0, b"free\n", b""), MISSING, (0, boot_id, b""))
+    one = agent(host, user="me")
+    one.holder()
+    with pytest.raises(LeaseLost, match=f"^gpu-a: {why}"):
+        one.call("guard", lease="1" * 32, claim="trial-3")

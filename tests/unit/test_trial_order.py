@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from autotune.space import Parameter
 from autotune.supervisors.base import Launch, Word
 from autotune.testing.fake_supervisor import FakeHost, FakeRun, FakeSupervisor
 from autotune.trial import Notes, Phase, TrialSpec, ending_kept, execute, run_trial
+from autotune.workload import Bucket
 from tests.scripted import (
     BUCKETS,
     COMMAND,
@@ -352,6 +354,38 @@ def test_a_server_that_dies_in_a_bucket_is_classed_by_its_own_end() -> None:
     assert "ended" in record.failure.message
     assert measured(record) == ["1024x8"]
     assert "code" not in host.methods()
+
+
+def test_a_lease_that_is_lost_in_a_bucket_ends_the_start_as_nobodys_fault() -> None:
+    """The bench is told so by another thread; the server may still answer."""
+    host = a_host()
+    lost = LeaseLost("fake: no lease holds there any more")
+    host.fail("measure", lost, at=2)
+    record = run(host)
+    assert record.failure is not None
+    assert (record.ending, record.failure.kind) == (Ending.FAILED, "LeaseLost")
+    assert record.failure.message == lost.message
+    assert measured(record) == ["1024x8"]
+    assert "code" not in host.methods()
+
+
+def test_the_bench_gives_up_when_the_host_says_that_the_lease_is_lost() -> None:
+    host = a_host()
+    spec = a_spec(host)
+    spec = replace(spec, lease=replace(spec.lease, restore_after_s=0.05))
+    told: SimpleQueue[AutotuneError] = SimpleQueue()
+
+    class Waiting(Script):
+        def give_up(self, reason: AutotuneError) -> None:
+            told.put(reason)
+
+        def measure(self, bucket: Bucket) -> BucketMeasurement:
+            host.lease = None  # the host went back
+            raise told.get(timeout=60.0)
+
+    record = run(host, Waiting(host), spec)
+    assert record.failure is not None
+    assert record.failure.kind == "LeaseLost"
 
 
 def raised(error: AutotuneError) -> None:

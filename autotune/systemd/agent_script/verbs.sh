@@ -6,7 +6,9 @@ if [ "${1-}" = restore ]; then
 fi
 read -r verb lease claim first second || fail 64 "no verb"
 case $verb in
-    hello) sha256sum <"$FOLDER/agent" | cut -c 1-64 ;;
+    hello)
+        sha256sum <"$FOLDER/agent" | cut -c 1-64
+        cat /proc/sys/kernel/random/boot_id ;;
     holder) holder ;;
     acquire) acquire "$lease" ;;
     beat)

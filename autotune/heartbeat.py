@@ -1,0 +1,82 @@
+"""Is a host still ours?  Asked all the time, in a thread beside whatever takes long.
+
+The driver's heartbeat keeps the lease; a start only asks, because a worker that outlives its
+driver must not keep the host from going back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from autotune.errors import AutotuneError, HostKeyError, LeaseLost, TargetError
+from autotune.supervisors.base import Lease
+
+__all__ = ["HEARTBEAT_MOST_S", "losing", "until_lost"]
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_MOST_S = 30.0
+
+
+def until_lost(
+    ask: Callable[[], None],
+    lease: Lease,
+    *,
+    stopping: threading.Event,
+    clock: Callable[[], float] = time.monotonic,
+) -> AutotuneError | None:
+    """Ask a host every `min(30 s, restore_after_s / 5)` until it is lost.
+
+    Args:
+        ask: Raises LeaseLost when the lease is not ours any more, TargetError when the host does
+            not answer.
+        stopping: Ends it.
+        clock: Monotonic seconds.
+
+    Returns:
+        Why it is lost; it is too when nothing was heard of it for so long that it restores itself.
+        None when it was told to stop.
+    """
+    every_s = min(HEARTBEAT_MOST_S, lease.restore_after_s / 5)
+    last_s = clock()
+    while not stopping.wait(every_s):
+        try:
+            ask()
+            last_s = clock()
+        except (LeaseLost, HostKeyError) as error:
+            return error
+        except TargetError as error:
+            silent_s = clock() - last_s
+            log.warning("no heartbeat to %s for %.0f s: %s", lease.host, silent_s, error)
+            if silent_s > lease.restore_after_s:
+                return LeaseLost(f"{lease.host} had no heartbeat for {silent_s:.0f} s")
+    return None
+
+
+@contextmanager
+def losing(
+    lease: Lease, ask: Callable[[], None], *, tell: Callable[[AutotuneError], None]
+) -> Iterator[None]:
+    """While the block lasts: tell, from another thread, why the host is lost when it is.
+
+    Args:
+        ask: See `until_lost`.
+    """
+    stopping = threading.Event()
+
+    def look() -> None:
+        reason = until_lost(ask, lease, stopping=stopping)
+        if reason is not None and not stopping.is_set():
+            tell(reason)
+
+    looking = threading.Thread(target=look, name=f"lease-{lease.host}", daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        looking.join()
