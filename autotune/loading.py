@@ -96,18 +96,28 @@ def load_drivers(connection: Connection, study_id: int) -> tuple[StoredDriver, .
 
 
 def load_trials(
-    connection: Connection, study_id: int, *, since: int = -1, evidence: bool = True
+    connection: Connection,
+    study_id: int,
+    *,
+    since: int = -1,
+    number: int = -1,
+    evidence: bool = True,
+    raw: bool = True,
 ) -> list[StoredTrial]:
     """Trials in the order of their numbers.
 
     Args:
         since: Only trials that were changed after this revision.
+        number: Only the trial of this number.
         evidence: Whether the links of the proof are wanted: they are most of the rows.
+        raw: Whether their raw texts are wanted: they are most of the bytes.
     """
     trial, start = TrialRow.__table__, StartRow.__table__
     chosen = [trial.c.study_id == study_id]
     if since >= 0:
         chosen.append(trial.c.revision > since)
+    if number >= 0:
+        chosen.append(trial.c.number == number)
     trials = (
         connection.execute(sa.select(trial).where(*chosen).order_by(trial.c.number))
         .mappings()
@@ -120,8 +130,9 @@ def load_trials(
     if evidence:
         tables["evidence"] = EvidenceRow.__table__
     for key, table in tables.items():
+        columns = [column for column in table.c if raw or column.name != "raw"]
         rows = connection.execute(
-            sa.select(table)
+            sa.select(*columns)
             .join(start, start.c.id == table.c.start_id)
             .join(trial, trial.c.id == start.c.trial_id)
             .where(*chosen)

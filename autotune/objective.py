@@ -25,8 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-from scipy.stats import norm
+from statistics import NormalDist
 
 from autotune.coding.evaluate import Outcome
 from autotune.coding.gate import ALPHA, DRIFTING_ALPHA, excess_failures, gate_factor
@@ -37,7 +36,7 @@ from autotune.workload import Workload
 __all__ = ["Reference", "Rule", "Score", "score_start"]
 
 # Half-width of a 95 % interval in standard errors.
-Z95 = float(norm.ppf(0.975))
+Z95 = NormalDist().inv_cdf(0.975)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from autotune.repository import Repository
 from autotune.storage import open_engine, storage_url
 from autotune.stored import StoredStudy
 
-__all__ = ["find_study", "load_all", "load_stored", "open_stored", "study_name"]
+__all__ = ["find_study", "load_all", "load_shown", "load_stored", "open_stored", "study_name"]
 
 
 def study_name(study: str) -> str:
@@ -34,18 +34,34 @@ def open_stored(storage: str | None) -> Iterator[Repository]:
         engine.dispose()
 
 
-def load_stored(study: str, storage: str | None, *, evidence: bool = True) -> StoredStudy:
+def load_stored(
+    study: str, storage: str | None, *, evidence: bool = True, raw: bool = True
+) -> StoredStudy:
     """Load a study from the storage.
 
     Args:
         evidence: Whether the links of the proofs are wanted: they are most of the rows.
+        raw: Whether their raw texts are wanted: they are most of the bytes.
 
     Raises:
         StorageError: There is no such database.
         UnknownStudy: It holds no such study.
     """
     with open_stored(storage) as repository:
-        return repository.load(study_name(study), evidence=evidence)
+        return repository.load(study_name(study), evidence=evidence, raw=raw)
+
+
+def load_shown(repository: Repository, study: str) -> StoredStudy:
+    """A study as its report shows it: only with the proof of the trial that it shows.
+
+    Raises:
+        UnknownStudy: The storage holds no such study.
+    """
+    from autotune.report.story import shown_trial
+
+    stored = repository.load(study, evidence=False)
+    shown = shown_trial(stored)
+    return stored if shown is None else repository.with_proof(stored, shown.number)
 
 
 def load_all(storage: str | None) -> tuple[StoredStudy, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from sqlalchemy import select, update
@@ -18,6 +18,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from autotune import loading
+from autotune.bulk import bulk
 from autotune.definition_differences import summary
 from autotune.definition_files import comparable
 from autotune.errors import StorageError, StudyMismatch, UnknownStudy
@@ -102,19 +103,31 @@ class Repository:
         with self.session() as session:
             return tuple(session.scalars(select(StudyRow.name).order_by(StudyRow.id)))
 
-    def load(self, name: str, *, evidence: bool = True) -> StoredStudy:
+    def load(self, name: str, *, evidence: bool = True, raw: bool = True) -> StoredStudy:
         """Read a whole study.
 
         Args:
             evidence: Whether the links of the proofs are wanted: they are most of the rows.
+            raw: Whether their raw texts are wanted: they are most of the bytes.
 
         Raises:
             UnknownStudy: The storage holds no study of this name.
         """
-        return self.load_since(name, -1, evidence=evidence)[1]
+        return self.load_since(name, -1, evidence=evidence, raw=raw)[1]
 
+    def with_proof(self, stored: StoredStudy, number: int) -> StoredStudy:
+        """The same study with the links of one trial's proof."""
+        with storage_errors(self.url), self.engine.connect() as connection:
+            study = loading.study_row(connection, stored.name)
+            if study is None:
+                return stored
+            found = loading.load_trials(connection, study["id"], number=number)
+        whole = {trial.number: trial for trial in (*stored.trials, *found)}
+        return replace(stored, trials=tuple(whole.values()))
+
+    @bulk()
     def load_since(
-        self, name: str, revision: int, *, evidence: bool = False
+        self, name: str, revision: int, *, evidence: bool = False, raw: bool = True
     ) -> tuple[int, StoredStudy]:
         """The study with only those trials that have changed after a revision, and the newest one.
 
@@ -129,7 +142,7 @@ class Repository:
             trials: list[StoredTrial] = []
             if study["revision"] != revision or revision < 0:
                 trials = loading.load_trials(
-                    connection, study["id"], since=revision, evidence=evidence
+                    connection, study["id"], since=revision, evidence=evidence, raw=raw
                 )
             whole = loading.load_study(
                 study,

@@ -80,7 +80,7 @@ def stored_start(
         record = StartRecord(
             ending=Ending(row["ending"]),
             proof=tuple(
-                Evidence(e["link"], e["wanted"], e["seen"], e["ok"], e["at_s"], e["raw"])
+                Evidence(e["link"], e["wanted"], e["seen"], e["ok"], e["at_s"], e.get("raw", ""))
                 for e in evidence
             ),
             buckets=measured,

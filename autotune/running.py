@@ -23,6 +23,7 @@ from autotune.mirror import Mirror
 from autotune.opening import service_folder
 from autotune.outbox import replay
 from autotune.presence import Presence
+from autotune.reading import load_shown
 from autotune.repository import Repository, StoredStudy
 from autotune.roster import Roster
 from autotune.runners.base import Runner
@@ -122,7 +123,7 @@ def run_study(
             verdict = conclude(config, repository.load(config.name, evidence=False))
             repository.set_verdict(config.name, asdict(verdict))
     if driver.concludes:
-        _report(config, repository.load(config.name), verdict, live)
+        _report(config, load_shown(repository, config.name), verdict, live)
     else:
         live.left(config.name, stopped=driver.stopped)
     if fleet.unrestored is not None:

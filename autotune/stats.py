@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 from autotune.measurement import Interval
 
@@ -122,7 +122,7 @@ def _half_width(
 ) -> float:
     """h with P(|mean| > h) = tail under the mixture, by bisection."""
     low = 0.0
-    widest = float(stats.t.ppf(1 - tail / 2, freedom)) * float(scales.max())
+    widest = float(special.stdtrit(freedom, 1 - tail / 2)) * float(scales.max())
     high = widest + float(np.abs(centres).max())
     for _ in range(_BISECTIONS):
         half = (low + high) / 2

@@ -18,6 +18,7 @@ __all__ = [
     "StoredStart",
     "StoredStudy",
     "StoredTrial",
+    "VerdictKind",
     "Wanted",
 ]
 
@@ -75,6 +76,12 @@ class StoredTrial:
     state: str
     told: bool
     starts: tuple[StoredStart, ...]
+
+
+class VerdictKind(StrEnum):
+    BETTER = "better"
+    NO_SIGNIFICANT_DIFFERENCE = "no-significant-difference"
+    NOT_ENOUGH_DATA = "not-enough-data"
 
 
 class Wanted(StrEnum):

@@ -21,14 +21,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from autotune.measurement import Interval
 from autotune.parameter import FloatArray
 from autotune.selection import unselected
+from autotune.stored import VerdictKind
 
 __all__ = [
     "Finalist",
@@ -88,12 +88,6 @@ class Remeasured:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.score) and self.score > 0):
             raise ValueError(f"score {self.score} of {self.key} is not above 0")
-
-
-class VerdictKind(StrEnum):
-    BETTER = "better"
-    NO_SIGNIFICANT_DIFFERENCE = "no-significant-difference"
-    NOT_ENOUGH_DATA = "not-enough-data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +189,7 @@ def verdict(
     noise = math.sqrt(variance)
     if not better:
         return _stays(judged, noise)
-    single = float(stats.t.ppf(0.5 + level / 2, freedom))
+    single = float(special.stdtrit(freedom, 0.5 + level / 2))
     best = keys.index(better[0].key)
     within = []
     for finalist in better:
@@ -229,6 +223,8 @@ def dunnett_critical(freedom: int, loadings: FloatArray, *, level: float = 0.95)
     Source: Dunnett (1955), equation 3: given the control's deviation z and the pooled standard
     deviation s, the comparisons are independent; both are integrated out.
     """
+    from scipy import stats  # takes longer to import than a report needs it
+
     nodes, weights = np.polynomial.hermite_e.hermegauss(24)
     weights = weights / math.sqrt(2 * math.pi)
     rest = np.sqrt(1.0 - loadings**2)
@@ -244,9 +240,9 @@ def dunnett_critical(freedom: int, loadings: FloatArray, *, level: float = 0.95)
         return float(density @ (inside.prod(-1) @ weights))
 
     if len(loadings) == 1:  # Student's t
-        return float(stats.t.ppf(0.5 + level / 2, freedom))
-    most = float(stats.t.ppf(1 - (1 - level) / (2 * len(loadings)), freedom))  # Bonferroni's
-    least = float(stats.t.ppf(0.5 + level / 2, freedom))
+        return float(special.stdtrit(freedom, 0.5 + level / 2))
+    most = float(special.stdtrit(freedom, 1 - (1 - level) / (2 * len(loadings))))  # Bonferroni's
+    least = float(special.stdtrit(freedom, 0.5 + level / 2))
     return float(optimize.brentq(lambda c: covered(c) - level, least * 0.99, most * 1.01))
 
 

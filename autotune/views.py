@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from autotune.bulk import bulk
 from autotune.doubts import doubts
 from autotune.measurement import BucketMeasurement
 from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 
+@bulk()
 def trial_views(study: StoredStudy) -> list[dict[str, Any]]:
     """One object for each trial, in the order of their numbers."""
     buckets = len(study.definition.get("objective", {}).get("buckets", ()))

@@ -45,7 +45,7 @@ def command(
     if undo:
         applying.undo(config, say=typer.echo)
         return
-    stored = load_stored(study, storage)
+    stored = load_stored(study, storage, evidence=False)
     choice = choose(stored)
     for doubt in doubts(stored.definition, choice.parameters):
         typer.echo(f"note: {doubt}", err=True)

@@ -19,6 +19,7 @@ from sqlalchemy.engine import make_url
 from autotune.audience import Watcher
 from autotune.cli.console import Console
 from autotune.cli.options import print_json
+from autotune.cli.tables import shown
 from autotune.concluding import Conclusion
 from autotune.config import StudyConfig
 from autotune.definitions import folder_roots
@@ -26,7 +27,6 @@ from autotune.matters import matters
 from autotune.measurement import BucketMeasurement, StartRecord
 from autotune.objective import Score
 from autotune.repository import StoredStudy
-from autotune.space import Values, value_to_file
 from autotune.storage import DEFAULT_URL
 from autotune.trial import Phase, TrialSpec
 from autotune.warming import Warmed
@@ -243,11 +243,6 @@ def _where(config: StudyConfig, storage: str) -> str:
     if storage == DEFAULT_URL or os.environ.get("AUTOTUNE_STORAGE"):
         return options
     return f"{options} --storage {shlex.quote(make_url(storage).render_as_string())}"
-
-
-def shown(values: Values) -> str:
-    """`budget 8, topk 4, window none`."""
-    return ", ".join(f"{name} {value_to_file(value)}" for name, value in values.items())
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from autotune.bulk import bulk
+
 __all__ = ["Host", "Json", "Storage", "Study", "print_json", "rounded"]
 
 DIGITS = 6
@@ -33,6 +35,7 @@ Host = Annotated[
 ]
 
 
+@bulk()
 def print_json(value: Any) -> None:
     """One JSON document on standard output; floats are rounded, see `rounded`."""
     from pydantic_core import to_json
@@ -42,12 +45,17 @@ def print_json(value: Any) -> None:
 
 def rounded(value: Any) -> Any:
     """The same with floats of `DIGITS` significant digits, at any depth; not finite is null."""
+    if type(value) in _AS_THEY_ARE:  # most values are, and there may be a million of them
+        return value
     if isinstance(value, float):
         if not math.isfinite(value):
             return None
         return round(value, 1) if abs(value) > CLOCK_S else float(f"{value:.{DIGITS}g}")
-    if isinstance(value, Mapping):
-        return {key: rounded(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [rounded(one) for one in value]
+    if isinstance(value, dict | Mapping):
+        return {key: rounded(one) for key, one in value.items()}
     return value
+
+
+_AS_THEY_ARE = frozenset({str, int, bool, type(None)})

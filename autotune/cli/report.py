@@ -23,10 +23,11 @@ def command(
 
     Example: autotune report --study demo
     """
-    from autotune.reading import load_stored
+    from autotune.reading import load_shown, open_stored, study_name
     from autotune.report.page import write_report
 
-    stored = load_stored(study, storage)
+    with open_stored(storage) as repository:
+        stored = load_shown(repository, study_name(study))
     path = output or Path(f"{stored.name}-report.html")
     write_report(stored, path)
     typer.echo(f"report: {path}")

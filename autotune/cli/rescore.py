@@ -38,7 +38,7 @@ def command(
     from autotune.starting import rule_of
 
     file = load_objective(definitions.find("objectives", objective)) if objective else None
-    stored = load_stored(study, storage)
+    stored = load_stored(study, storage, evidence=False)
     file = file or objective_of(stored)
     rows = rescore(stored, workload=file.workload(), rule=rule_of(file.score))
     if as_json:

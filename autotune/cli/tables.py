@@ -8,17 +8,24 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from autotune.bulk import bulk
 from autotune.cli.console import Console
-from autotune.cli.live import shown
 from autotune.repository import StoredStudy
+from autotune.space import Values, value_to_file
 from autotune.views import trial_views
 
 TABLE_MOST = 500
 """Rows of a drawn table; more are printed as plain columns."""
 
-__all__ = ["print_hosts", "print_status", "print_studies", "print_trials"]
+__all__ = ["print_hosts", "print_status", "print_studies", "print_trials", "shown"]
 
 
+def shown(values: Values) -> str:
+    """`budget 8, topk 4, window none`."""
+    return ", ".join(f"{name} {value_to_file(value)}" for name, value in values.items())
+
+
+@bulk()
 def print_trials(study: StoredStudy) -> None:
     """One line for each trial."""
     rows = [_trial_row(view) for view in trial_views(study)]

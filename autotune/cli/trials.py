@@ -16,7 +16,7 @@ def command(study: Study, storage: Storage = None, as_json: Json = False) -> Non
     from autotune.reading import load_stored
     from autotune.views import trial_views
 
-    stored = load_stored(study, storage, evidence=as_json)
+    stored = load_stored(study, storage, evidence=as_json, raw=False)
     if as_json:
         print_json(trial_views(stored))
     else:

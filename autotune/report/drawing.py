@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 
+from autotune.parameter import FloatArray
 from autotune.report.words import plain
 
-__all__ = ["SERIES", "bars", "styled", "text"]
+__all__ = ["SERIES", "bars", "numbers", "styled", "text", "words"]
 
 SERIES = (
     ("circle", "var(--series-1)"),
@@ -24,6 +28,16 @@ SERIES = (
 def text(foreign: object) -> str:
     """Foreign text for plotly, which reads tags and entities."""
     return plain(str(foreign)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def numbers(values: pd.Series[Any]) -> FloatArray:
+    """Numbers of a series for plotly, which looks at every item of a list and at none of these."""
+    return values.to_numpy(dtype=float)
+
+
+def words(values: Iterable[str]) -> NDArray[np.str_]:
+    """Texts for plotly, as `numbers`."""
+    return np.array(list(values), dtype=np.str_)
 
 
 def styled(figure: go.Figure, *, height: int, legend: bool = True) -> go.Figure:
@@ -64,8 +78,8 @@ def bars(low: pd.Series[float], middle: pd.Series[float], high: pd.Series[float]
     return {
         "type": "data",
         "symmetric": False,
-        "array": [float(v) for v in high - middle],
-        "arrayminus": [float(v) for v in middle - low],
+        "array": numbers(high - middle),
+        "arrayminus": numbers(middle - low),
         "thickness": 1.2,
         "width": 3,
     }

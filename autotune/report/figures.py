@@ -11,11 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 
-from autotune.report.drawing import SERIES, bars, styled, text
+from autotune.report.drawing import SERIES, bars, numbers, styled, text, words
 from autotune.report.words import gpu_unit, number, percent, point
 
 __all__ = [
@@ -65,8 +67,8 @@ def progress_figure(starts: pd.DataFrame) -> go.Figure:
         best = complete.sort_values("spent")
         figure.add_trace(
             go.Scatter(
-                x=best["spent"].tolist(),
-                y=best["score_ratio"].astype(float).cummax().tolist(),
+                x=numbers(best["spent"]),
+                y=numbers(best["score_ratio"].astype(float).cummax()),
                 mode="lines",
                 line={"shape": "hv", "color": "var(--accent)", "width": 2},
                 name="best observed so far",
@@ -89,7 +91,7 @@ def progress_figure(starts: pd.DataFrame) -> go.Figure:
         if len(group):
             figure.add_trace(
                 go.Scatter(
-                    x=group["spent"].tolist(),
+                    x=numbers(group["spent"]),
                     y=[state] * len(group),
                     mode="markers",
                     marker={"symbol": symbol, "size": 10, "color": colour},
@@ -118,19 +120,23 @@ def _observed(
     name: str, group: pd.DataFrame, symbol: str, colour: str, unit_name: str
 ) -> go.Scatter:
     return go.Scatter(
-        x=group["spent"].tolist(),
-        y=group["score_ratio"].tolist(),
+        x=numbers(group["spent"]),
+        y=numbers(group["score_ratio"]),
         error_y={**bars(group["ratio_low"], group["score_ratio"], group["ratio_high"]),
                  "color": colour},
         mode="markers",
         marker={"symbol": symbol, "size": 9, "color": colour},
         name=name,
-        text=[
-            f"trial {trial}: {text(point(parameters))}"
-            for trial, parameters in zip(group["trial"], group["parameters"], strict=True)
-        ],
+        text=_hover(group),
         hovertemplate="%{text}<br>%{y:.3f} after %{x:.2f} " + unit_name + "<extra></extra>",
     )  # fmt: skip
+
+
+def _hover(group: pd.DataFrame) -> NDArray[np.str_]:
+    return words(
+        f"trial {trial}: {text(point(parameters))}"
+        for trial, parameters in zip(group["trial"], group["parameters"], strict=True)
+    )
 
 
 def heat_figure(values: pd.DataFrame, *, ratio: bool) -> go.Figure:
@@ -182,12 +188,12 @@ def accept_figure(buckets: pd.DataFrame) -> go.Figure:
         symbol, colour = SERIES[position % len(SERIES)]
         figure.add_trace(
             go.Scatter(
-                x=group["accept_length"].tolist(),
-                y=group["output_tok_per_s"].tolist(),
+                x=numbers(group["accept_length"]),
+                y=numbers(group["output_tok_per_s"]),
                 mode="markers",
                 marker={"symbol": symbol, "size": 8, "color": colour},
                 name=f"{context} tokens",
-                text=[f"trial {trial}" for trial in group["trial"]],
+                text=words(f"trial {trial}" for trial in group["trial"]),
                 hovertemplate="%{text}: accept length %{x:.2f}, %{y:.0f} tok/s<extra></extra>",
             )
         )
@@ -216,17 +222,16 @@ def slice_figure(
         values = [text(v) if isinstance(v, str) else v for v in values]
         figure.add_trace(
             go.Scatter(
-                x=["none" if v is None else str(v) for v in values] if levels else values,
-                y=group["score_ratio"].tolist(),
+                x=words("none" if v is None else str(v) for v in values)
+                if levels
+                else np.array(values),
+                y=numbers(group["score_ratio"]),
                 error_y={**bars(group["ratio_low"], group["score_ratio"], group["ratio_high"]),
                          "color": colour},
                 mode="markers",
                 marker={"symbol": symbol, "size": 8, "color": colour},
                 name=label,
-                text=[
-                    f"trial {trial}: {text(point(parameters))}"
-                    for trial, parameters in zip(group["trial"], group["parameters"], strict=True)
-                ],
+                text=_hover(group),
                 hovertemplate="%{text}<br>%{y:.3f}<extra></extra>",
             )
         )  # fmt: skip
@@ -313,9 +318,9 @@ def timeline_figure(starts: pd.DataFrame, *, origin_s: float) -> go.Figure:
         figure.add_trace(
             go.Bar(
                 orientation="h",
-                y=[text(host) for host in starts["host"]],
-                x=length.tolist(),
-                base=begun.tolist(),
+                y=words(map(text, starts["host"])),
+                x=numbers(length),
+                base=numbers(begun),
                 name=name,
                 width=0.5,
                 marker={
@@ -324,9 +329,9 @@ def timeline_figure(starts: pd.DataFrame, *, origin_s: float) -> go.Figure:
                     "pattern": {"shape": shape, "fillmode": "overlay", "fgcolor": "var(--page)",
                                 "solidity": 0.2, "size": 6},
                 },
-                text=[f"trial {trial}" for trial in starts["trial"]],
+                text=words(f"trial {trial}" for trial in starts["trial"]),
                 textposition="none",
-                customdata=(length * unit_s / 60).tolist(),
+                customdata=numbers(length * unit_s / 60),
                 hovertemplate="%{text}, " + name + ": %{customdata:.1f} min<extra></extra>",
             )
         )  # fmt: skip

@@ -26,7 +26,7 @@ __all__ = [
 _START_COLUMNS = (
     *("trial", "start", "role", "round", "host", "reference", "state", "parameters"),
     *("score", "score_low", "score_high", "score_ratio", "ratio_low", "ratio_high"),
-    *("failure_kind", "failure_link", "failure_message", "proof_links", "proof_broken"),
+    *("failure_kind", "failure_link", "failure_message"),
     *("stop_s", "load_s", "measure_s", "started_at_s", "ended_at_s"),
     *("gpu_hours", "spent_gpu_hours", "invocation_id"),
 )
@@ -87,7 +87,6 @@ def _start_row(study: StoredStudy, trial: StoredTrial, position: int) -> dict[st
     failure = record.failure if record else None
     # the interval of the ratio takes the reference's score as exact, as the stored ratio does
     scale = score.ratio / score.value if score and score.value > 0 else math.nan
-    broken = [link.link for link in record.proof if not link.ok] if record else []
     kind, message = (failure.kind, failure.message) if failure else ("", "")
     if failure is None and start.violations:
         kind, message = "LimitViolated", "; ".join(start.violations)
@@ -109,8 +108,6 @@ def _start_row(study: StoredStudy, trial: StoredTrial, position: int) -> dict[st
         "failure_kind": kind,
         "failure_link": failure.link if failure else "",
         "failure_message": message,
-        "proof_links": len(record.proof) if record else 0,
-        "proof_broken": ", ".join(broken),
         "stop_s": record.stop_s if record else math.nan,
         "load_s": record.load_s if record else math.nan,
         "measure_s": record.measure_s if record else math.nan,

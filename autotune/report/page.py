@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from autotune.bulk import bulk
 from autotune.errors import ConfigError
 from autotune.report import panels, story, words
 from autotune.report.frames import (
@@ -55,6 +56,7 @@ def write_report(stored: StoredStudy, path: Path) -> None:
         ) from error
 
 
+@bulk()
 def render(stored: StoredStudy) -> str:
     """The whole page; the same study gives the same text."""
     starts = starts_frame(stored)
@@ -93,9 +95,17 @@ def render(stored: StoredStudy) -> str:
         policy=_policy(scripts.values()),
         scripts={key: Markup(text) for key, text in scripts.items()},
         style=Markup(_asset("style.css")),
-        figures={panel.key: json.loads(panel.figure.to_json()) for panel in _flat(sections)},
+        figures=_figures(_flat(sections)),
         **sections,
     )  # fmt: skip
+
+
+def _figures(panels: Iterable[Panel]) -> Markup:
+    """One JSON object of all figures as it may stand in a page; plotly's own text is not read."""
+    whole = ", ".join(f"{json.dumps(p.key)}: {p.figure.to_json()}" for p in panels)
+    for sign in "<>&'":
+        whole = whole.replace(sign, f"\\u{ord(sign):04x}")
+    return Markup(f"{{{whole}}}")
 
 
 def _flat(sections: dict[str, Any]) -> Iterable[Panel]:

@@ -55,6 +55,10 @@ class Panel:
     table: Table
 
 
+_ACCEPT = ["trial", "context_tokens", "accept_length", "output_tok_per_s", "low", "high"]
+_TIMES = ["host", "trial", "role", "started_at_s", "stop_s", "load_s", "measure_s", "state"]
+
+
 def progress_panel(starts: pd.DataFrame, names: Sequence[str]) -> Panel | None:
     """Best so far; None where nothing has a score."""
     search = starts[(starts["role"] != Role.FINAL) & (starts["state"] != "running")]
@@ -191,7 +195,7 @@ def accept_panels(buckets: pd.DataFrame) -> list[Panel]:
                             number(one["output_tok_per_s"]),
                             bounds(one["low"], one["high"], 1),
                         )
-                        for one in group.to_dict("records")
+                        for one in group[_ACCEPT].to_dict("records")
                     ],
                     *range(5),
                 ),
@@ -330,7 +334,7 @@ def timeline_panel(starts: pd.DataFrame) -> Panel | None:
                     duration(one["measure_s"]),
                     str(one["state"]),
                 )
-                for one in ended.to_dict("records")
+                for one in ended[_TIMES].to_dict("records")
             ],
             *(1, 4, 5, 6),
         ),

@@ -26,7 +26,7 @@ from autotune.report.words import (
 )
 from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
 from autotune.standing import references_of
-from autotune.verdict import VerdictKind
+from autotune.stored import VerdictKind
 from autotune.views import best_trial
 
 __all__ = [

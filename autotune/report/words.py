@@ -36,7 +36,9 @@ def plain(text: str, *, most: int = 0) -> str:
     Args:
         most: Characters to keep; 0 keeps all.
     """
-    clean = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", _ANSI.sub("", text))
+    clean = text
+    if not text.isprintable():  # most is, and a report has a million texts
+        clean = _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", _ANSI.sub("", text))
     return clean if not most or len(clean) <= most else clean[: most - 1] + "…"
 
 

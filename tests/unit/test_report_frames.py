@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from autotune.measurement import Ending
@@ -24,8 +26,15 @@ from tests.builders import (
 
 def drawn(panel: panels.Panel | None) -> dict[str, Any]:
     assert panel is not None
-    figure: dict[str, Any] = json.loads(panel.figure.to_json())
+    figure: dict[str, Any] = json.loads(panel.figure.to_json(), object_hook=listed)
     return figure
+
+
+def listed(found: dict[str, Any]) -> Any:
+    """Numbers of a figure: plotly writes them as the bytes of typed arrays."""
+    if set(found) != {"dtype", "bdata"}:
+        return found
+    return np.frombuffer(base64.b64decode(found["bdata"]), found["dtype"]).tolist()
 
 
 def test_gpu_hours_add_up_in_the_order_of_the_ends() -> None:
@@ -66,7 +75,7 @@ def test_a_violated_limit_and_a_broken_link_are_named() -> None:
     )
     starts = starts_frame(study)
     assert starts["failure_kind"].tolist() == ["LimitViolated", "SettingsNotApplied"]
-    assert starts["proof_broken"].tolist() == ["", "nonce"]
+    assert starts["failure_link"].tolist() == ["", "nonce"]
     assert proof_frame(study)["ok"].tolist().count(False) == 1
 
 

@@ -22,6 +22,7 @@ from autotune.measurement import (
     StartRecord,
 )
 from autotune.objective import Score
+from autotune.reading import load_shown
 from autotune.repository import Repository
 from autotune.roster import Roster, owner_key
 from autotune.storage import connect, open_engine, storage_url, upgrade
@@ -169,6 +170,27 @@ class RepositoryContract:
         assert start.buckets == a_record().buckets
         study.repository.end_trial(NAME, 0, Ending.FAILED)
         assert [t.number for t in study.repository.load_since(NAME, newer)[1].trials] == [0]
+
+    def test_a_report_reads_the_proof_of_the_trial_that_it_shows(self, study: Study) -> None:
+        for number, score in enumerate((SCORE, replace(SCORE, ratio=1.5), SCORE)):
+            study.trial(number)
+            study.begin(number, f"c{number}")
+            study.repository.end_start(f"c{number}", a_record(), score)
+            study.repository.end_trial(NAME, number, Ending.COMPLETE)
+        stored = load_shown(study.repository, NAME)
+        whole = study.repository.load(NAME)
+        assert stored.trials[1] == whole.trials[1]
+        assert [trial.number for trial in stored.trials] == [0, 1, 2]
+        proofs = [one.starts[0].record.proof for one in stored.trials if one.starts[0].record]
+        assert [len(proof) for proof in proofs] == [0, len(a_record().proof), 0]
+
+    def test_a_study_is_read_without_the_raw_texts_of_its_proofs(self, study: Study) -> None:
+        study.trial(0)
+        study.begin(0, "c0")
+        study.repository.end_start("c0", a_record(), SCORE)
+        record = study.repository.load(NAME, raw=False).trials[0].starts[0].record
+        assert record is not None
+        assert record.proof == tuple(replace(link, raw="") for link in a_record().proof)
 
     def test_a_record_comes_back_whole(self, study: Study) -> None:
         record = a_record()
