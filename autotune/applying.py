@@ -30,7 +30,12 @@ from autotune.supervisors.systemd import SystemdSupervisor
 from autotune.trial import Notes, TrialSpec
 from autotune.workload import Bucket
 
-__all__ = ["apply_choice", "dropin_text", "undo"]
+__all__ = [
+    "apply_choice",
+    "dropin_text",
+    "files_hash",
+    "undo",
+]
 
 HEADER = """\
 # Written by `autotune export --apply`: study {study}, trial {trial}.

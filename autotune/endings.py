@@ -22,6 +22,7 @@ from autotune.study import TrialStudy
 from autotune.trial import TrialSpec
 
 __all__ = [
+    "bucket_figures",
     "interrupted",
     "reconcile",
     "settle",
@@ -241,6 +242,7 @@ def trial_attributes(spec: TrialSpec, record: StartRecord, score: Score | None) 
 
 
 def unscored(record: StartRecord) -> FailureRecord:
+    """Why a start that ended without a score has none."""
     bad = [bucket for bucket in record.buckets if not bucket.valid]
     if bad:
         return FailureRecord(INVALID, f"bucket {bad[0].key} is not valid: {bad[0].reason}")

@@ -19,6 +19,8 @@ __all__ = ["Choice", "ExportFormat", "choose", "rendered"]
 
 
 class ExportFormat(StrEnum):
+    """The form in which a configuration is printed."""
+
     FLAGS = "flags"
     DROPIN = "dropin"
     JSON = "json"

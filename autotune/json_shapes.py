@@ -9,17 +9,48 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, RootModel
 
-__all__ = ["SHAPES"]
+__all__ = [
+    "SHAPES",
+    "BestShape",
+    "BucketShape",
+    "CheckShape",
+    "CodingShape",
+    "ComparisonShape",
+    "DriverShape",
+    "ExportShape",
+    "FailureShape",
+    "FindingShape",
+    "HostShape",
+    "InitShape",
+    "IntervalShape",
+    "LinkShape",
+    "LosslessShape",
+    "ProcessShape",
+    "RepeatShape",
+    "RunShape",
+    "Shape",
+    "StatusShape",
+    "StudiesShape",
+    "StudyShape",
+    "TrialShape",
+    "TrialsShape",
+    "VerdictShape",
+    "VerifyShape",
+]
 
 Value = int | float | str | None
 """Of a parameter; null leaves the flag out."""
 
 
 class Shape(BaseModel):
+    """What all shapes share: nothing beside the named keys."""
+
     model_config = ConfigDict(extra="forbid")
 
 
 class BucketShape(Shape):
+    """One measured bucket of a trial."""
+
     context_tokens: int
     concurrency: int
     weight: float
@@ -34,6 +65,8 @@ class BucketShape(Shape):
 
 
 class LinkShape(Shape):
+    """One link of the proof: what was wanted and what was seen."""
+
     link: str
     wanted: str
     seen: str
@@ -42,6 +75,8 @@ class LinkShape(Shape):
 
 
 class CodingShape(Shape):
+    """How the programming tasks ended."""
+
     passed: int
     failed: int
     outcomes: dict[str, int]
@@ -50,6 +85,8 @@ class CodingShape(Shape):
 
 
 class FailureShape(Shape):
+    """Why a trial has no score."""
+
     kind: str
     message: str
     link: str
@@ -57,6 +94,8 @@ class FailureShape(Shape):
 
 
 class LosslessShape(Shape):
+    """The greedy texts against the reference's."""
+
     verdict: str
     parted: int
     prompts: int
@@ -65,6 +104,8 @@ class LosslessShape(Shape):
 
 
 class RepeatShape(Shape):
+    """One more start of the same trial."""
+
     role: Literal["search", "reference", "final"]
     round: int
     host: str
@@ -75,6 +116,8 @@ class RepeatShape(Shape):
 
 
 class TrialShape(Shape):
+    """One trial, as `trials` and `verify` print it."""
+
     number: int
     state: Literal["complete", "infeasible", "failed", "pruned", "running"]
     parameters: dict[str, Value]
@@ -105,11 +148,15 @@ class TrialsShape(RootModel[list[TrialShape]]):
 
 
 class IntervalShape(Shape):
+    """Both ends of a 95 % interval."""
+
     low: float
     high: float
 
 
 class VerdictShape(Shape):
+    """What the final rounds allow to be said."""
+
     kind: Literal["better", "no-significant-difference", "not-enough-data"]
     sentence: str
     trial: int | None
@@ -126,15 +173,21 @@ class VerdictShape(Shape):
 
 
 class ProcessShape(Shape):
+    """A process and the machine that it runs on."""
+
     machine: str
     pid: int
 
 
 class DriverShape(ProcessShape):
+    """A run that takes part in the study."""
+
     heard_at: float
 
 
 class HostShape(Shape):
+    """One host of the study."""
+
     host: str
     taken_at: float | None
     restored_at: float | None
@@ -146,6 +199,8 @@ class HostShape(Shape):
 
 
 class BestShape(Shape):
+    """The best observed trial: not yet a verdict."""
+
     number: int
     parameters: dict[str, Value]
     score: float | None
@@ -172,6 +227,8 @@ class StatusShape(Shape):
 
 
 class StudyShape(Shape):
+    """One study of a database."""
+
     study: str
     created_at: float
     trials: dict[str, int]
@@ -185,6 +242,8 @@ class StudiesShape(RootModel[list[StudyShape]]):
 
 
 class FindingShape(Shape):
+    """One line of the table of `check`."""
+
     place: str
     what: str
     state: Literal["ok", "note", "bad"]
@@ -236,6 +295,8 @@ class RunShape(Shape):
 
 
 class ComparisonShape(Shape):
+    """A score as it was stored and as it was computed again."""
+
     host: str
     what: str
     intended: str

@@ -42,6 +42,8 @@ _STEP_TOLERANCE = 1e-9  # of a step: binary fractions such as 0.1 are never exac
 
 
 class ParameterKind(StrEnum):
+    """What the values of a parameter are."""
+
     INT = "int"
     FLOAT = "float"
     CATEGORICAL = "categorical"

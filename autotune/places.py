@@ -33,6 +33,7 @@ class Where:
 
 
 def read(path: Path) -> str:
+    """The text of a definition file; ConfigError when it cannot be read or is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
@@ -42,6 +43,7 @@ def read(path: Path) -> str:
 
 
 def parse(path: Path, text: str, model: type[M], kind: type[ConfigError]) -> M:
+    """A definition file as its model; `kind`, with file, line and key, when it is none."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -145,6 +147,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
+    """ "did you mean ...?" with the nearest known word; "" when none is near."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else ""
 

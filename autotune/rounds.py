@@ -10,7 +10,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["ATTEMPTS", "FinalStart", "next_final", "round_order"]
+__all__ = [
+    "ATTEMPTS",
+    "FinalStart",
+    "next_final",
+    "plan_rounds",
+    "round_order",
+]
 
 ATTEMPTS = 2
 """Starts of one contender in one round before the round goes on without it."""

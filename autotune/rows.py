@@ -52,6 +52,7 @@ _BUCKET_FIELDS = frozenset(field.name for field in fields(BucketMeasurement))
 
 
 def bucket_row(bucket: BucketMeasurement) -> BucketRow:
+    """The row of a measured bucket: columns to ask by, the rest as details."""
     whole = asdict(bucket)
     interval = whole.pop("interval")
     columns = {key: whole.pop(key) for key in _COLUMNS}

@@ -79,6 +79,8 @@ class StoredTrial:
 
 
 class VerdictKind(StrEnum):
+    """What the final rounds allow to be said."""
+
     BETTER = "better"
     NO_SIGNIFICANT_DIFFERENCE = "no-significant-difference"
     NOT_ENOUGH_DATA = "not-enough-data"

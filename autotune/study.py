@@ -30,7 +30,12 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-__all__ = ["Asked", "Earlier", "TrialStudy"]
+__all__ = [
+    "Asked",
+    "Earlier",
+    "TrialStudy",
+    "optuna_errors",
+]
 
 RETRY_OF = "retry_of"
 # Where Optuna keeps the parameters of an enqueued trial.

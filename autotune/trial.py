@@ -57,8 +57,16 @@ __all__ = [
     "Pruned",
     "Tools",
     "TrialSpec",
+    "answering",
+    "ask",
+    "check_drift",
     "ending_kept",
+    "ending_of",
+    "engine_links",
     "execute",
+    "explained",
+    "greedy_texts",
+    "process_links",
     "run_trial",
 ]
 

@@ -19,6 +19,7 @@ from autotune.supervisors.owner import owner_lives
 
 __all__ = [
     "best_trial",
+    "bucket_view",
     "main_start",
     "status_view",
     "studies_view",

@@ -19,7 +19,10 @@ from autotune.sglang.server import CacheFlush, SglangServer
 from autotune.trial import TrialSpec
 from autotune.workload import Bucket
 
-__all__ = ["ServerBench"]
+__all__ = [
+    "ServerBench",
+    "empty_cache",
+]
 
 # Our own requests are aborted within a few steps after they are closed.
 _IDLE_WITHIN_S = 5.0

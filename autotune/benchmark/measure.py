@@ -40,6 +40,8 @@ _SETTLE_S = 0.05
 
 
 class Phase(StrEnum):
+    """Where a bucket stands."""
+
     WARM_UP = "warm-up"
     MEASURE = "measure"
 

@@ -72,11 +72,15 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
+    """Windows count from `origin_s` on, seconds of the monotonic clock that all processes share."""
+
     origin_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
+    """Begin no more requests; those in flight may end for `run_out_s` seconds."""
+
     run_out_s: float
 
 
@@ -109,6 +113,7 @@ class Final:
 
 
 def frame(value: object) -> bytes:
+    """A value as the bytes that `read_frame` reads."""
     data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     return _HEAD.pack(len(data)) + data
 

@@ -106,6 +106,7 @@ async def _main(output: BinaryIO) -> None:
 
 
 def main() -> None:
+    """One process of a spread load: orders on standard input, reports on standard output."""
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever prints must not get between the reports
     with output, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -15,6 +15,8 @@ HERE = "this machine"
 
 
 class CheckState(StrEnum):
+    """Whether a study can run with what was found."""
+
     OK = "ok"
     NOTE = "note"
     """A study can run; whoever reads its numbers should know this."""

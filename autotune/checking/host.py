@@ -27,7 +27,11 @@ from autotune.space import Parameter
 from autotune.supervisors.base import Launch, Original, Start, Supervisor, Word
 from autotune.supervisors.owner import describe_owner, owner_lives
 
-__all__ = ["HostLook", "look_at_host"]
+__all__ = [
+    "HostLook",
+    "findings_of",
+    "look_at_host",
+]
 
 FREE_RUN_KB = 10 * 1024
 """What the agent, the lease and the drop-in need under /run, with room to spare."""

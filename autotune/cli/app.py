@@ -33,7 +33,11 @@ from autotune.cli import (
 from autotune.errors import AutotuneError, ConfigError
 from autotune.interrupts import terminable
 
-__all__ = ["app", "main"]
+__all__ = [
+    "app",
+    "main",
+    "options",
+]
 
 EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 

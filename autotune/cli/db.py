@@ -6,7 +6,11 @@ import typer
 
 from autotune.cli.options import Storage
 
-__all__ = ["app"]
+__all__ = [
+    "app",
+    "db",
+    "upgrade",
+]
 
 app = typer.Typer(help="The schema of the storage.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -8,7 +8,12 @@ import typer
 
 from autotune.cli.options import Json, Storage, Study, print_json
 
-__all__ = ["app"]
+__all__ = [
+    "add",
+    "app",
+    "drain",
+    "list_",
+]
 
 app = typer.Typer(help="Hosts of a study: list, drain, add.", no_args_is_help=True)
 

@@ -31,7 +31,11 @@ from autotune.storage import DEFAULT_URL
 from autotune.trial import Phase, TrialSpec
 from autotune.warming import Warmed
 
-__all__ = ["Live", "view"]
+__all__ = [
+    "Live",
+    "shown",
+    "view",
+]
 
 
 _COUNTED = ("complete", "infeasible", "pruned")

@@ -18,12 +18,16 @@ __all__ = ["Executor", "OnStop", "command"]
 
 
 class Executor(StrEnum):
+    """What runs the trials; `auto`: Ray with several hosts, this process with one."""
+
     AUTO = "auto"
     RAY = "ray"
     SERIAL = "serial"
 
 
 class OnStop(StrEnum):
+    """What becomes of the trial in flight when the run is stopped."""
+
     FINISH = "finish"
     ABANDON = "abandon"
 

@@ -27,6 +27,7 @@ __all__ = [
     "heat_figure",
     "progress_figure",
     "slice_figure",
+    "time_unit",
     "timeline_figure",
 ]
 

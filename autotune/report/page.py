@@ -22,6 +22,7 @@ from plotly.offline import get_plotlyjs
 from autotune.bulk import bulk
 from autotune.errors import ConfigError
 from autotune.report import panels, story, words
+from autotune.report.caveats import caveats
 from autotune.report.frames import (
     buckets_frame,
     coding_frame,
@@ -86,7 +87,7 @@ def render(stored: StoredStudy) -> str:
         configuration=story.configuration(stored),
         brief=story.brief(stored),
         failures=story.failure_classes(stored),
-        caveats=story.caveats(stored),
+        caveats=caveats(stored),
         trials=trials_table(starts, names) if len(starts) else None,
         coding=coding_table(coding_frame(stored)),
         coding_words=story.coding_words(stored),

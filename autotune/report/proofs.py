@@ -52,6 +52,8 @@ class LinkShown:
 
 @dataclass(frozen=True, slots=True)
 class ProofShown:
+    """The proof of one start as the report shows it."""
+
     title: str
     words: str
     links: tuple[LinkShown, ...]

@@ -37,6 +37,7 @@ class Table:
 def table(
     caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *numeric: int
 ) -> Table:
+    """A table of texts; `numeric` are the columns that are set flush right."""
     return Table(caption, tuple(columns), tuple(tuple(row) for row in rows), frozenset(numeric))
 
 

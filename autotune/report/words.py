@@ -19,6 +19,7 @@ __all__ = [
     "percent",
     "plain",
     "point",
+    "sentence",
     "share",
 ]
 
@@ -118,3 +119,9 @@ def point(parameters: Mapping[str, Any]) -> str:
 
 def _minus(text: str) -> str:
     return text.replace("-", "\N{MINUS SIGN}")
+
+
+def sentence(text: str) -> str:
+    """The text, plain, at most 400 characters and with a full stop."""
+    clean = plain(text.strip(), most=400)
+    return clean if clean.endswith((".", "!", "?", "…")) else f"{clean}."

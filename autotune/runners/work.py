@@ -8,7 +8,10 @@ from autotune.sglang.server import SglangServer
 from autotune.trial import Notes, Tools, TrialSpec, ending_kept, execute
 from autotune.workbench import ServerBench
 
-__all__ = ["work"]
+__all__ = [
+    "open_engine",
+    "work",
+]
 
 
 def work(spec: TrialSpec, notes: Notes) -> StartRecord:

@@ -40,6 +40,8 @@ _FIXED = "fixed_params"  # where Optuna keeps the parameters of an enqueued tria
 
 @dataclass(frozen=True, slots=True)
 class BucketFigures:
+    """What the search learns of a bucket: output tokens per second, tokens per verify step."""
+
     output_tok_per_s: float
     accept_length: float | None
 

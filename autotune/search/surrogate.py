@@ -30,7 +30,13 @@ from autotune.search.physics import DraftVerifyModel, RoundData, round_shape
 from autotune.space import SearchSpace
 from autotune.workload import Workload
 
-__all__ = ["Aggregate", "Belief", "Scale", "believe"]
+__all__ = [
+    "Aggregate",
+    "Belief",
+    "BelievedPart",
+    "Scale",
+    "believe",
+]
 
 _FLOOR = 1.5  # logarithms below the best are cut here: how bad a very bad point is tells nothing
 _WORSE = 1.2  # the round model is dropped when it predicts left-out scores so much worse

@@ -1,4 +1,4 @@
-"""The small parent of a service: logs it, and ends all of it when its tuner is gone.
+"""The parent of a service: logs it, ends all of it with its tuner (one piece: it runs as a file).
 
 Run as a file with nothing but the standard library, so that it is there within some 20 ms::
 

@@ -30,7 +30,15 @@ from autotune.supervisors.base import Owner
 from autotune.systemd.dropin import EXPORT_NAME
 from autotune.systemd.journal import FIELDS
 
-__all__ = ["Agent", "Held", "agent_script", "folder_name", "restore_units", "sudoers_lines"]
+__all__ = [
+    "Agent",
+    "Held",
+    "agent_path",
+    "agent_script",
+    "folder_name",
+    "restore_units",
+    "sudoers_lines",
+]
 
 FOLDER = "/run/autotune"
 MKDIR = "/usr/bin/mkdir"

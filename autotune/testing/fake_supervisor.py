@@ -35,7 +35,13 @@ from autotune.supervisors.base import (
 )
 from autotune.supervisors.guard import main_exited_text
 
-__all__ = ["Call", "FakeHost", "FakeRun", "FakeSupervisor"]
+__all__ = [
+    "Call",
+    "FakeHost",
+    "FakeLog",
+    "FakeRun",
+    "FakeSupervisor",
+]
 
 _NEVER_STARTED = Identity("", 0, "inactive", "dead", "success", n_restarts=0)
 _FIRST_PID = 4_200_000

@@ -153,10 +153,12 @@ def until_ended(supervisor: Supervisor, start: Start) -> LogLine:
 
 
 def is_ready(line: LogLine) -> bool:
+    """Whether the service says that it is ready."""
     return line.source is LogSource.SERVICE and line.text.startswith(READY_TEXT)
 
 
 def is_ending(line: LogLine) -> bool:
+    """Whether the manager says that the main process has ended."""
     return line.source is LogSource.MANAGER and "main process exited" in line.text.lower()
 
 
@@ -176,6 +178,7 @@ def collect(
 
 
 def texts(lines: list[LogLine]) -> list[str]:
+    """The texts of the lines."""
     return [line.text for line in lines]
 
 

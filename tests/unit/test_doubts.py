@@ -7,7 +7,7 @@ import pytest
 from autotune.cli.tables import print_trials
 from autotune.config import load_study
 from autotune.doubts import doubts
-from autotune.report.story import caveats
+from autotune.report.caveats import caveats
 from autotune.views import trial_views
 from tests.builders import a_definition, a_start, a_study, a_trial
 

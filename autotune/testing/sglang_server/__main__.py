@@ -21,7 +21,10 @@ from autotune.testing.sglang_server.log import ServerLog, uvicorn_log_config
 from autotune.testing.sglang_server.startup import kill_self, load
 from autotune.testing.sglang_server.switches import LogStyle, Switches
 
-__all__ = ["main"]
+__all__ = [
+    "HttpServer",
+    "main",
+]
 
 
 class HttpServer(uvicorn.Server):

@@ -108,7 +108,7 @@ def rank(
 
 def main(argv: list[str] | None = None) -> int:
     """Print the true best settings of a surface."""
-    parser = argparse.ArgumentParser(prog="python -m autotune.testing.sglang_server.surface")
+    parser = argparse.ArgumentParser(prog="python -m autotune.testing.sglang_server.ranking")
     parser.add_argument("--surface", default="demo", help="demo or kimi-k26")
     parser.add_argument("--top", type=int, default=10, help="rows to print")
     parser.add_argument("--contexts", default="60,1024,4096,8192", help="prompt lengths, tokens")
@@ -154,3 +154,7 @@ def _row(label: str, entry: Ranked, reference: Ranked) -> str:
         f"| {entry.tok_per_s:.1f} | {gain:+.1%} | {entry.memory_gib:.1f} "
         f"| {entry.corruption_rate:.2f} |"
     )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

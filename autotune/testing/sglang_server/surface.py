@@ -322,9 +322,3 @@ _DEMO = Surface(
     garble_width=18.0,
     garble_most=0.9,
 )
-
-
-if __name__ == "__main__":
-    from autotune.testing.sglang_server.ranking import main
-
-    raise SystemExit(main())

@@ -1,0 +1,80 @@
+"""What every module keeps to, whoever writes it."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import grimp
+import pytest
+from importlinter import cli as importlinter
+
+ROOT = Path(__file__).parents[2]
+MODULES = sorted((ROOT / "autotune").rglob("*.py"))
+
+
+def named(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in MODULES}
+
+
+def test_imports_point_one_way(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The contracts of pyproject.toml."""
+    monkeypatch.chdir(ROOT)
+    ended = importlinter.lint_imports(no_cache=True)
+    assert ended == importlinter.EXIT_STATUS_SUCCESS, capsys.readouterr().out
+
+
+def test_no_two_modules_need_each_other() -> None:
+    graph = grimp.build_graph("autotune", exclude_type_checking_imports=True, cache_dir=None)
+    needs = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    order = list(graphlib.TopologicalSorter(needs).static_order())  # raises CycleError
+    assert len(order) == len(graph.modules) > 200
+
+
+def test_public_names_are_complete(trees: dict[Path, ast.Module]) -> None:
+    """What a module defines without an underscore stands in its `__all__`."""
+    wrong = {}
+    for path, tree in trees.items():
+        public = set(_defined(tree))
+        listed = _listed(tree)
+        if listed is None:
+            if public:
+                wrong[named([path])[0]] = public
+        elif hidden := public - listed:
+            wrong[named([path])[0]] = hidden
+    assert wrong == {}
+
+
+def test_public_names_are_explained(trees: dict[Path, ast.Module]) -> None:
+    silent = [
+        f"{named([path])[0]}:{node.lineno} {node.name}"
+        for path, tree in trees.items()
+        for node in tree.body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name in (_listed(tree) or ())
+        and not ast.get_docstring(node)
+    ]
+    assert silent == []
+
+
+def _defined(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        if isinstance(node, kinds) and not node.name.startswith("_"):
+            yield node.name
+
+
+def _listed(tree: ast.Module) -> set[str] | None:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return None
