@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,3 +80,12 @@ def _listed(tree: ast.Module) -> set[str] | None:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return set(ast.literal_eval(node.value))
     return None
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.match(r"[\w-]+", requirement)[0] for requirement in wanted}  # type: ignore[index]
+    rows = re.findall(r"(?m)^\| ([\w, -]+?) \|", (ROOT / "docs" / "dependencies.md").read_text())
+    stated = {name.strip() for row in rows for name in row.split(",")} - {"package"}
+    assert stated - {"---"} == names
