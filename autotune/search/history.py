@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -90,19 +90,26 @@ class History:
         *,
         maximize: bool = True,
         without: int | None = None,
+        known: dict[int, Outcome] | None = None,
     ) -> History:
         """Read trials; those whose parameters are not points of `space` are left out.
 
         Args:
             without: Number of a trial to leave out (the one that asks).
+            known: Outcomes by the number of their trial, for the next call: what has ended does
+                not change.
         """
         from optuna.trial import TrialState
 
         outcomes: list[Outcome] = []
         pending: dict[str, Mapping[str, ParameterValue]] = {}
         failures: Counter[str] = Counter()
+        known = {} if known is None else known
         for trial in sorted(trials, key=lambda trial: trial.number):
             if trial.number == without:
+                continue
+            if trial.number in known:
+                outcomes.append(known[trial.number])
                 continue
             given = {**trial.system_attrs.get(_FIXED, {}), **trial.params}
             try:
@@ -118,18 +125,18 @@ class History:
                 feasible = all(value <= 0 for value in trial.constraints.values())
                 told = trial.value if trial.state is TrialState.COMPLETE and feasible else None
                 score = None if told is None or not math.isfinite(told) else float(told)
-                outcomes.append(
-                    Outcome(
-                        key,
-                        values,
-                        score if maximize or score is None else -score,
-                        feasible,
-                        _buckets(trial.user_attrs.get(BUCKETS_ATTRIBUTE)),
-                        str(trial.user_attrs.get(HOST_ATTRIBUTE, "")),
-                        _number(trial.user_attrs.get(FREE_ATTRIBUTE)),
-                        EARLIER_ATTRIBUTE in trial.user_attrs,
-                    )
+                outcome = Outcome(
+                    key,
+                    values,
+                    score if maximize or score is None else -score,
+                    feasible,
+                    _buckets(trial.user_attrs.get(BUCKETS_ATTRIBUTE)),
+                    str(trial.user_attrs.get(HOST_ATTRIBUTE, "")),
+                    _number(trial.user_attrs.get(FREE_ATTRIBUTE)),
+                    EARLIER_ATTRIBUTE in trial.user_attrs,
                 )
+                outcomes.append(outcome)
+                known[trial.number] = outcome
         return cls(tuple(outcomes), pending, dict(failures))
 
     def vagueness(self, outcomes: Sequence[Outcome]) -> FloatArray:
@@ -140,6 +147,40 @@ class History:
         """
         own = sum(not outcome.earlier for outcome in self.scored)
         return np.array([1.0 + own if outcome.earlier else 1.0 for outcome in outcomes])
+
+    def within(self, most: int, *, reference: str) -> History:
+        """The same with at most `most` outcomes: the work of the models grows with their cube.
+
+        A half are the newest; of the other half, a quarter are the newest infeasible ones, and the
+        rest belong to the points of the highest mean score.  Beyond `most`, the newest outcome of
+        the reference on each host that is left is kept: it says how fast that host is.
+
+        Args:
+            reference: Key of the deployed point.
+        """
+        if len(self.outcomes) <= most:
+            return self
+        newest = range(len(self.outcomes) - 1, -1, -1)
+        kept = set(newest[: most // 2])
+        kept.update([i for i in newest if not self.outcomes[i].feasible][: most // 8])
+        scores: defaultdict[str, list[float]] = defaultdict(list)
+        for outcome in self.scored:
+            scores[outcome.key].append(outcome.score or 0.0)
+        mean = {key: sum(seen) / len(seen) for key, seen in scores.items()}
+        best = sorted(
+            (i for i in newest if self.outcomes[i].score is not None),
+            key=lambda i: -mean[self.outcomes[i].key],
+        )
+        for i in best:
+            if len(kept) >= most:
+                break
+            kept.add(i)
+        hosts = {self.outcomes[i].host for i in kept}
+        for i in newest:
+            if self.outcomes[i].key == reference and self.outcomes[i].host in hosts:
+                hosts.remove(self.outcomes[i].host)
+                kept.add(i)
+        return replace(self, outcomes=tuple(self.outcomes[i] for i in sorted(kept)))
 
     @property
     def scored(self) -> tuple[Outcome, ...]:

@@ -21,7 +21,7 @@ from autotune.parameter import FloatArray, ParameterValue, Values
 from autotune.search.acquisition import knowledge_gradient
 from autotune.search.candidates import Candidates, neighbours
 from autotune.search.feasible import log_feasible
-from autotune.search.history import History
+from autotune.search.history import History, Outcome
 from autotune.search.start import axis_design
 from autotune.search.surrogate import Aggregate, Belief, believe
 from autotune.space import SearchSpace
@@ -76,6 +76,7 @@ class GridGaussianProcessSampler(BaseSampler):
         self._least = start
         listed = space.enumerate(limit, seed=seed)
         self._complete = space.finite and len(listed) < limit
+        self._ended: dict[int, Outcome] = {}
         self._listed = Candidates.of(space, [*listed, *self._start])
 
     def infer_relative_search_space(
@@ -100,6 +101,7 @@ class GridGaussianProcessSampler(BaseSampler):
             self.space,
             maximize=study.direction is StudyDirection.MAXIMIZE,
             without=trial.number,
+            known=self._ended,
         )
         fixed = trial.system_attrs.get(_FIXED, {})
         return dict(self.propose(history, number=trial.number, fixed=fixed))
@@ -222,18 +224,18 @@ class GridGaussianProcessSampler(BaseSampler):
 
     def _candidates(self, history: History) -> Candidates:
         """The listed points, all that the history names, and in large spaces their neighbours."""
-        more: list[Values] = [outcome.values for outcome in history.outcomes]
-        more += history.pending.values()
+        more: dict[str, Values] = {outcome.key: outcome.values for outcome in history.outcomes}
+        more.update(history.pending)
         if not self._complete:
             best: Sequence[Values] = [
                 outcome.values
                 for outcome in sorted(history.scored, key=lambda o: -(o.score or 0.0))
             ][:_CLIMBED_FROM]
             for point in best:
-                more += neighbours(self.space, point)
-        if all(self.space.key(point) in self._listed.rows for point in more):
+                more.update((self.space.key(one), one) for one in neighbours(self.space, point))
+        if more.keys() <= self._listed.rows.keys():
             return self._listed
-        return Candidates.of(self.space, [*self._listed.points, *more])
+        return Candidates.of(self.space, [*self._listed.points, *more.values()])
 
 
 def _agrees(point: Values, fixed: Values) -> bool:

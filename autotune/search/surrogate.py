@@ -40,6 +40,7 @@ __all__ = [
 
 _FLOOR = 1.5  # logarithms below the best are cut here: how bad a very bad point is tells nothing
 _WORSE = 1.2  # the round model is dropped when it predicts left-out scores so much worse
+_OUTCOMES = 300  # that the models are fitted to; a suggestion takes a second with so many
 _COMPARABLE = 6  # with fewer scores, what one misses says little
 _SHORTLIST = 600  # points that each ranking keeps in question
 _PHYSICS_TRIALS = 2  # the fewest trials with buckets that the round model is fitted to
@@ -137,6 +138,7 @@ def believe(
         workload: Buckets and weights of the score; without it the round model is not used.
         everything: Keep all candidates in question, also those that no model likes.
     """
+    history = history.within(_OUTCOMES, reference=space.key(space.deployed()))
     scored = history.scored
     if not scored:
         return None

@@ -17,7 +17,7 @@ from autotune.parameter import FloatArray, Parameter, ParameterKind, ParameterVa
 from autotune.search import SAMPLERS, GridGaussianProcessSampler, make_sampler
 from autotune.search.acquisition import knowledge_gradient
 from autotune.search.breakage import BreakageModel
-from autotune.search.history import BUCKETS_ATTRIBUTE, History
+from autotune.search.history import BUCKETS_ATTRIBUTE, History, Outcome
 from autotune.search.memory import MemoryModel
 from autotune.search.model import FeasibilityModel, GaussianProcess
 from autotune.search.physics import DraftVerifyModel, RoundData, round_shape
@@ -197,6 +197,49 @@ def test_points_that_wait_are_not_proposed_again() -> None:
     study.enqueue_trial(dict(wanted))
     later = History.of(study.get_trials(), SPACE)
     assert auto().propose(later, number=9) != wanted
+
+
+def an_outcome(n: int, score: float | None, *, key: str = "", host: str = "a") -> Outcome:
+    return Outcome(key or f"point-{n}", {"budget": n}, score, score is not None, {}, host)
+
+
+def test_a_long_history_is_cut_to_the_newest_and_the_best() -> None:
+    outcomes = [
+        an_outcome(0, 1.0, key="reference", host="a"),
+        an_outcome(1, 1.0, key="reference", host="b"),
+        an_outcome(2, 1.9, key="best"),
+        an_outcome(3, None),
+        an_outcome(4, 3.0, key="once lucky"),
+        an_outcome(5, 0.1, key="once lucky"),
+        an_outcome(6, 1.7, key="best"),
+        an_outcome(7, None),
+        *(an_outcome(8 + n, 0.5) for n in range(8)),
+    ]
+    history = History(tuple(outcomes), {"waits": {}}, {"broke": 2})
+    kept = history.within(8, reference="reference")
+    numbers = [outcome.values["budget"] for outcome in kept.outcomes]
+    # The newest reference of host a, both of the best point, the newest that crashed, the newest
+    # four, and the newest of the next best point by its mean.
+    assert numbers == [0, 2, 5, 6, 7, 12, 13, 14, 15]
+    assert (kept.pending, kept.failures) == (history.pending, history.failures)
+
+
+def test_a_short_history_is_not_cut() -> None:
+    history = History(tuple(an_outcome(n, 1.0) for n in range(8)), {}, {})
+    assert history.within(8, reference="") is history
+
+
+def test_what_has_ended_is_read_once() -> None:
+    study = new_study(auto())
+    for _ in range(4):
+        step(study, SPACE, noisy_hill)
+    known: dict[int, Outcome] = {}
+    first = History.of(study.get_trials(), SPACE, known=known)
+    step(study, SPACE, noisy_hill)
+    again = History.of(study.get_trials(), SPACE, known=known)
+    assert again == History.of(study.get_trials(), SPACE)
+    assert all(a is b for a, b in zip(first.outcomes, again.outcomes, strict=False))
+    assert len(again.outcomes) == 5
 
 
 def test_an_enqueued_trial_runs_what_was_enqueued() -> None:
