@@ -111,6 +111,7 @@ class Driver:
         self._mirror = mirror or Mirror(repository, config.name)
         self._outbox = Outbox(repository, study, self._mirror, spool)
         self._flying: dict[str, Flight] = {}
+        self._silent: dict[str, Flight] = {}
         self._judge = Judge(config.study.same_failure_most)
         self._starts: Counter[str] = Counter()
         self._finals = Finals(config, owner, finalists)
@@ -245,10 +246,11 @@ class Driver:
         Raises:
             StudyError: The ending stops the study; it is saved and told nevertheless.
         """
-        if claim_id not in self._flying:  # given up as silent, and yet it has ended
+        flight = self._flying.get(claim_id) or self._silent.pop(claim_id, None)
+        if flight is None:
             self._repository.end_start(claim_id, record, None)
             return record, None
-        flight = self._flying[claim_id]
+        late = claim_id not in self._flying  # given up as silent, and yet it has ended
         host, reference = flight.spec.plan.host, flight.spec.role == Role.REFERENCE
         score = None
         if record.ending is Ending.COMPLETE:
@@ -256,12 +258,14 @@ class Driver:
             if score is None:
                 record = replace(record, ending=Ending.FAILED, failure=unscored(record))
         self._outbox.put(flight, Spooled(claim_id, record, score))
-        del self._flying[claim_id]
+        self._flying.pop(claim_id, None)
         self._idle.clear()
         try:
             self._outbox.flush()
         except StorageAway as error:
             self._outage.met(error)
+        if late:  # the host and the study were judged when it was given up
+            return record, score
         if host in self.sessions and (reason := gone(record.failure)) is not None:
             self.sessions[host].lose(reason)
         if reference and score is not None and not stopping:
@@ -320,6 +324,7 @@ class Driver:
         for claim_id, flight in list(self._flying.items()):
             silent_s = self._clock() - flight.heard_s
             if silent_s > most_s:
+                self._silent[claim_id] = flight
                 self.lost(claim_id, f"nothing was heard of its worker for {silent_s:.0f} s")
 
     def _review(self) -> None:

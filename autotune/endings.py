@@ -26,6 +26,7 @@ __all__ = [
     "interrupted",
     "reconcile",
     "settle",
+    "take_late",
     "tell_ending",
     "trial_attributes",
     "unscored",
@@ -112,11 +113,37 @@ def reconcile(
                 study.queue_again(number)
     for trial in stored.trials:
         if trial.told:
+            take_late(study, repository, stored.name, trial)
             continue
         start = trial.starts[-1] if trial.starts else None
         if start is None or start.record is not None or not lives(start):
             _end_saved(study, repository, stored.name, trial, start, trials=stored.trials)
     return study.waiting() - before
+
+
+def take_late(study: TrialStudy, repository: Repository, name: str, trial: StoredTrial) -> bool:
+    """Give the sampler what was measured for a trial that had been given up; may be repeated.
+
+    Its driver was taken for dead, or its worker was silent for too long: it was told FAIL and
+    queued again, and then its start has ended after all.
+
+    Returns:
+        Whether the trial has another state now.
+    """
+    start = trial.starts[0] if trial.starts else None
+    if trial.state != Ending.FAILED or start is None or start.record is None:
+        return False
+    saved = (start.score.ratio, start.violations) if start.score is not None else None
+    state = _state_of(start.record.ending, saved)
+    if state is Ending.FAILED:
+        return False
+    notes: dict[str, Any] = {"host": start.host, "buckets": bucket_figures(start.buckets)}
+    if trial.reference:
+        notes["reference"] = True
+    ratio = saved[0] if saved is not None and state is Ending.COMPLETE else None
+    study.add_late(trial.number, state, ratio, notes)
+    repository.end_trial(name, trial.number, state)
+    return True
 
 
 def _end_saved(
@@ -167,6 +194,9 @@ def settle(
     state = _state_of(record.ending if record is not None else Ending.FAILED, saved)
     if state is Ending.FAILED:
         _queue_again(study, trial, record, trials=trials)
+    elif study.state(trial.number) == "FAIL":  # another driver gave it up a moment ago
+        ratio = saved[0] if saved is not None and state is Ending.COMPLETE else None
+        study.add_late(trial.number, state, ratio, notes)
     return state
 
 

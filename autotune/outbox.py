@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
-from autotune.endings import settle, trial_attributes
+from autotune.endings import settle, take_late, trial_attributes
 from autotune.errors import StorageAway, StorageError
 from autotune.measurement import BucketMeasurement
 from autotune.mirror import Mirror
@@ -96,9 +96,11 @@ class Outbox:
         self._mirror.refresh()
         trial = self._mirror.trial(spec.number)
         self._repository.end_start(spec.claim_id, record, score)
-        if entry.flight.role is Role.FINAL or trial.told:
-            # Also the late end of a start whose driver was taken for dead: the trial was queued
-            # again, what it measured is kept.
+        if entry.flight.role is Role.FINAL:
+            return
+        if trial.told:  # a repeat of a reference, or a start whose trial had been given up
+            self._mirror.refresh()
+            take_late(self._study, self._repository, spec.study, self._mirror.trial(spec.number))
             return
         saved = (score.ratio, score.violations) if score is not None else None
         notes = trial_attributes(spec, record, score)

@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 RETRY_OF = "retry_of"
+LATE_OF = "late_of"
 # Where Optuna keeps the parameters of an enqueued trial.
 FIXED = "fixed_params"
 # The dashboard shows feasibility from this older key only; samplers accept both.
@@ -322,6 +323,38 @@ class TrialStudy:
 
         self._constrain(number, -1.0)
         self._study.tell(number, state=TrialState.PRUNED)
+
+    @optuna_errors()
+    def add_late(
+        self, number: int, ending: Ending, ratio: float | None, notes: Mapping[str, Any]
+    ) -> None:
+        """An end that came after its trial was told FAIL: Optuna changes no trial that has ended,
+        so the sampler learns it from a trial of its own; once, however often it is asked.
+
+        Args:
+            number: Of the trial that was given up.
+            ending: Complete, infeasible or pruned.
+            ratio: Score ratio; None unless it is complete.
+            notes: User attributes.
+        """
+        from optuna.trial import TrialState, create_trial
+
+        trials = self.trials()
+        if any(t.user_attrs.get(LATE_OF) == number for t in trials):
+            return
+        told = [t.value for t in trials if t.state.name == "COMPLETE" and t.value is not None]
+        pruned, violated = ending is Ending.PRUNED, 1.0 if ending is Ending.INFEASIBLE else -1.0
+        value = min(told, default=NOTHING_SEEN) if ratio is None else ratio
+        self._study.add_trial(
+            create_trial(
+                state=TrialState.PRUNED if pruned else TrialState.COMPLETE,
+                value=None if pruned else value,
+                params=dict(self._trial(number).params),
+                distributions=dict(self._distributions),
+                user_attrs={**notes, LATE_OF: number},
+                system_attrs={CONSTRAINT_KEY: violated, DASHBOARD_CONSTRAINTS: [violated]},
+            )
+        )
 
     @optuna_errors()
     def beat(self, numbers: Iterable[int]) -> None:

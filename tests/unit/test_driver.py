@@ -37,6 +37,7 @@ from autotune.errors import (
     TargetError,
 )
 from autotune.hosts import HostPlan
+from autotune.judging import silent_most_s
 from autotune.launch import Recipe
 from autotune.measurement import (
     BucketMeasurement,
@@ -51,6 +52,7 @@ from autotune.objective import Score
 from autotune.outage import AWAY_MOST_S
 from autotune.outbox import replay
 from autotune.repository import Repository, Role, StoredStudy, StoredTrial
+from autotune.search.history import History
 from autotune.session import HostSession
 from autotune.space import Values
 from autotune.spool import Spool
@@ -1286,6 +1288,110 @@ def repaired(world: World, alive: Callable[[Owner], bool] = lambda owner: False)
     return reconcile(
         world.study, world.repository, world.stored, lives=lambda start: alive(start.owner)
     )
+
+
+def late_ones(world: World, number: int) -> list[FrozenTrial]:
+    return [t for t in world.study.trials() if t.user_attrs.get("late_of") == number]
+
+
+def test_what_comes_after_a_trial_was_given_up_is_told_once(make: Worlds) -> None:
+    world = make(trials=9, enqueue=points(1))
+    driver = world.driver()
+    once(driver)
+    spec = step(driver, "a")
+    assert repaired(world) == 1
+    assert (world.trial(spec.number).state, late_ones(world, spec.number)) == ("failed", [])
+    record, score = driver.finish(spec.claim_id, good(spec))
+    assert score is not None
+    trial = world.trial(spec.number)
+    assert (trial.state, trial.starts[0].score and trial.starts[0].score.ratio) == (
+        "complete",
+        score.ratio,
+    )
+    for _ in range(2):
+        repaired(world)
+    (late,) = late_ones(world, spec.number)
+    assert late.state.name == "COMPLETE"
+    assert late.value == pytest.approx(1.02)
+    assert late.params == world.frozen(spec.number).params
+    assert world.frozen(spec.number).state.name == "FAIL"
+    assert late.user_attrs["host"] == "a"
+    assert set(late.user_attrs["buckets"]) == {b.key for b in record.buckets}
+    history = History.of(world.study.trials(), world.config.space)
+    assert [o.score for o in history.outcomes] == pytest.approx([1.0, 1.02])
+
+
+@pytest.mark.parametrize(
+    ("ending", "told"), [(Ending.INFEASIBLE, "COMPLETE"), (Ending.PRUNED, "PRUNED")]
+)
+def test_a_late_verdict_without_a_score_is_told_too(
+    make: Worlds, ending: Ending, told: str
+) -> None:
+    world = make(trials=9, enqueue=points(1))
+    driver = world.driver()
+    once(driver)
+    spec = step(driver, "a")
+    repaired(world)
+    driver.finish(spec.claim_id, bad(ending))
+    (late,) = late_ones(world, spec.number)
+    violated = ending is Ending.INFEASIBLE
+    assert late.state.name == told
+    assert (late.constraints["infeasible"] > 0) is violated
+    assert world.trial(spec.number).state == ending
+
+
+def test_a_late_failure_changes_nothing(make: Worlds) -> None:
+    world = make(trials=9, enqueue=points(1))
+    driver = world.driver()
+    once(driver)
+    spec = step(driver, "a")
+    repaired(world)
+    known = len(world.study.trials())
+    driver.finish(spec.claim_id, bad(Ending.FAILED))
+    assert len(world.study.trials()) == known
+    assert world.trial(spec.number).state == "failed"
+
+
+def test_a_late_result_that_waited_on_the_disk_is_told_by_the_next_run(make: Worlds) -> None:
+    world = make(trials=9, enqueue=points(1))
+    driver = world.driver()
+    once(driver)
+    spec = step(driver, "a")
+    repaired(world)
+    record = good(spec)
+    world.repository.end_start(spec.claim_id, record, driver._score(record, "a", reference=False))
+    assert world.trial(spec.number).state == "failed"
+    repaired(world)
+    assert world.trial(spec.number).state == "complete"
+    assert len(late_ones(world, spec.number)) == 1
+
+
+def test_the_end_of_a_worker_that_was_silent_is_scored_and_told(make: Worlds) -> None:
+    clock = Clock()
+    world = make(trials=9, enqueue=points(1))
+    driver = world.driver(clock=clock)
+    once(driver)
+    spec = step(driver, "a")
+    clock.wait(silent_most_s(world.config) + 1)
+    again = driver.take()
+    assert isinstance(again, TrialSpec)
+    assert world.trial(again.number).retry_of == spec.number
+    _, score = driver.finish(spec.claim_id, good(spec))
+    assert score is not None
+    assert world.trial(spec.number).state == "complete"
+    assert len(late_ones(world, spec.number)) == 1
+    assert driver.flying() == (again.number,)
+
+
+def test_an_end_that_is_saved_as_another_driver_gives_the_trial_up_is_told(make: Worlds) -> None:
+    world = make(trials=9, enqueue=points(1))
+    driver = world.driver()
+    once(driver)
+    spec = step(driver, "a")
+    world.study.tell_failed(spec.number)  # the other has come so far
+    driver.finish(spec.claim_id, good(spec))
+    assert world.trial(spec.number).state == "complete"
+    assert [t.value for t in late_ones(world, spec.number)] == [pytest.approx(1.02)]
 
 
 @pytest.mark.parametrize(
