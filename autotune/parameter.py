@@ -82,7 +82,8 @@ class Parameter:
         aliases: Other spellings of the flag.
         deployed: The value in use before the study.
         why, source: For people: why it is tuned, and where its meaning is written down.
-        proof: Places of `PROOF_PLACES` that must show the value; empty means all that can.
+        proof: Places of `PROOF_PLACES` that must show the value; empty means at least one of the
+            engine's own, and no other that contradicts it.
     """
 
     name: str

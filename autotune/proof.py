@@ -13,7 +13,8 @@ environ               the kernel: `/proc/PID/environ`
 listener              the kernel: who owns the listening socket
 bound                 the log of this start: the server bound its port
 nonce                 log of this start and the server's own answer
-NAME: log             the engine's own words in the log of this start
+NAME: server_args     the engine's own list of its arguments, in the log of this start
+NAME: log             other lines of that log (`sglang.witnesses`)
 NAME: server_info     the engine's answer
 generation            one real answer of the server
 ===================== =============================================================
@@ -26,13 +27,13 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from autotune.ddtree import witnesses
 from autotune.errors import SettingsNotApplied
 from autotune.measurement import Evidence
 from autotune.passage import same_words
 from autotune.sglang.log import StartupLog
 from autotune.sglang.masking import mask_text, masked_words
 from autotune.sglang.server import MISSING, Generation, ServerInfo, setting
+from autotune.sglang.witnesses import witnesses
 from autotune.space import ParameterValue
 from autotune.supervisors.base import Identity, Launch, Listener, ProcessFacts, Start
 
@@ -77,7 +78,8 @@ class ParameterIntent:
     """One parameter as it must be found in the running server.
 
     Attributes:
-        proof: Places that must show the value; empty means all that can, at least one beside argv.
+        proof: Places that must show the value (argv always must); empty means at least one of the
+            engine's own, and no other that contradicts it.
     """
 
     name: str

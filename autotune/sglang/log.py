@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from autotune.sglang import signs
+from autotune.sglang import decisive
 from autotune.sglang.arguments import is_complete, parse_server_args
 from autotune.sglang.masking import mask_text, masked
 from autotune.supervisors.base import LogLine, LogSource
@@ -229,9 +229,9 @@ class StartupLog:
         stamp = _STAMP.search(text)
         message = text[stamp.end() :] if stamp else text
         kept = self._keep(text)
-        if manager and signs.MANAGER_STOP.match(message) and not self.failed:
+        if manager and decisive.MANAGER_STOP.match(message) and not self.failed:
             self.stopping = self.stopping or kept
-        elif signs.MANAGER_END.match(message):
+        elif decisive.MANAGER_END.match(message):
             self.ending = self.ending or kept
             self.decisive.append(kept)
             if self.stopping is None:
@@ -243,21 +243,21 @@ class StartupLog:
         """Look for the beginning or the end of a failure."""
         if _BIND_ERROR.match(message):
             self.bind_error = self.bind_error or kept
-        if not self.failed and signs.STOP_ASKED.match(message):
+        if not self.failed and decisive.STOP_ASKED.match(message):
             self.stopping = self.stopping or kept
             return
         if self.stopping is not None and not self.failed:
             # Whoever stops the service kills the schedulers first: that looks like a crash.
             return
-        if signs.CLOSING.match(message):
+        if decisive.CLOSING.match(message):
             self.decisive.append(kept)
             self._fail(closed=True)
-        elif signs.OPENING.match(message):
+        elif decisive.OPENING.match(message):
             self.decisive.append(kept)
             self._fail(closed=False)
-        elif signs.EVIDENCE.match(message):
+        elif decisive.EVIDENCE.match(message):
             self.decisive.append(kept)
-        elif signs.EXCEPTION.match(message) and self.phase is not StartupPhase.READY:
+        elif decisive.EXCEPTION.match(message) and self.phase is not StartupPhase.READY:
             # A server that serves logs the exceptions of bad requests too.
             self.decisive.append(kept)
 
@@ -271,7 +271,7 @@ class StartupLog:
     def _warn(self, message: str) -> None:
         if message.startswith("server_args="):
             return
-        for pattern in signs.WARNINGS:
+        for pattern in decisive.WARNINGS:
             if pattern not in self._warned and pattern.search(message[:_LONGEST_KEPT]):
                 self._warned.add(pattern)
                 self.warnings.append(mask_text(message, self._secrets)[:_LONGEST_KEPT])

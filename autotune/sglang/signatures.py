@@ -27,7 +27,7 @@ class Signature:
     """One row of the table.
 
     Attributes:
-        name: Short name of the failure, stable: it is stored with the trial.
+        name: Short name of the row, for tests and messages about the table.
         pattern: Searched for in one decisive line.
         fault: Whose fault it is.
         message: Template of the sentence; `{doing}` is what the server was doing.

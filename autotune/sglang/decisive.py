@@ -1,4 +1,7 @@
-"""Log lines that mean that something has ended, is ending, or deserves a mark.
+"""Which log lines decide: something has ended, is ending, or deserves a mark.
+
+Only these lines reach `signatures`, which says whose fault it is: a new failure needs its line here
+and its row there.
 
 All patterns are matched from the beginning of a message, behind its time stamp, unless they begin
 with `.*`: a prompt that quotes such a line must not look like one.
