@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -77,6 +78,7 @@ class Runs:
     def __init__(self, study: FleetStudy, url: str, stack: ExitStack, executor: str) -> None:
         self._study, self._url, self._stack, self._executor = study, url, stack, executor
         self.outputs: list[Path] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, machine: str, *hosts: str) -> subprocess.Popen[bytes]:
         out = self._study.folder / f"{machine}.out"
@@ -94,7 +96,19 @@ class Runs:
             )
         )
         self._stack.callback(process.kill)
+        self.processes.append(process)
         return process
+
+    def require_alive(self) -> None:
+        """A run that has ended before its time is not waited for."""
+        for process, out in zip(self.processes, self.outputs, strict=True):
+            if process.poll() not in (None, -signal.SIGKILL):
+                self.show()
+                raise SystemExit(f"{out.stem} has ended with code {process.returncode}")
+
+    def show(self) -> None:
+        for out in self.outputs:
+            print(f"--- {out.stem}", out.read_text(), sep="\n")
 
     def command(self, *words: str) -> str:
         ended = subprocess.run(
@@ -108,9 +122,12 @@ class Runs:
         return ended.stdout + ended.stderr
 
 
-def wait(probe: Callable[[], Any], what: str) -> None:
+def wait(probe: Callable[[], Any], what: str, meanwhile: Callable[[], None] | None = None) -> None:
+    """Until something holds; `meanwhile` may say that it never will."""
     ends_at = time.monotonic() + PATIENCE_S
     while not probe():
+        if meanwhile is not None:
+            meanwhile()
         if time.monotonic() > ends_at:
             raise SystemExit(f"{what}: not within {PATIENCE_S:g} s")
         Event().wait(0.5)
@@ -201,6 +218,8 @@ def main() -> int:
     parser.add_argument("--executor", default="ray")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    # Whoever ends this, by a limit of time for example, ends the four hosts too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     line = Timeline()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="autotune-fleet-")))
@@ -232,15 +251,20 @@ def main() -> int:
         def stored() -> StoredStudy:
             return load_stored(str(study.file), url, evidence=False)
 
-        def reached(share: float) -> bool:
-            return counted(stored()) >= share * float(options.trials)
+        def reach(share: float, what: str) -> None:
+            wanted = share * float(options.trials)
+            wait(lambda: counted(stored()) >= wanted, what, runs.require_alive)
 
         first = runs.start("tuner-1", "gpu-a", "gpu-b")
-        wait(lambda: "trials done" in runs.outputs[0].read_text(), "the first run is open")
+        wait(
+            lambda: "trials done" in runs.outputs[0].read_text(),
+            "the first run is open",
+            runs.require_alive,
+        )
         second = runs.start("tuner-2", "gpu-c", "gpu-d")
         line.say("tuner-1 has gpu-a and gpu-b, tuner-2 has gpu-c and gpu-d")
 
-        wait(lambda: reached(0.2), "a fifth is done")
+        reach(0.2, "a fifth is done")
         cut_s = time.time()
         hosts["gpu-a"].cut()
         line.say("gpu-a is cut off")
@@ -251,14 +275,14 @@ def main() -> int:
         line.gap(("gpu-a",), cut_s, again)
         line.say(f"gpu-a is used again, {again - cut_s - 25:.0f} s after it was back")
 
-        wait(lambda: reached(0.4), "two fifths are done")
+        reach(0.4, "two fifths are done")
         line.ends_s["gpu-b"] = time.time()
         line.say("drain: " + runs.command("hosts", "drain", "gpu-b").strip())
         change_key(hosts["gpu-c"])
         line.ends_s["gpu-c"] = time.time()
         line.say("gpu-c shows another key")
 
-        wait(lambda: reached(0.5), "half is done")
+        reach(0.5, "half is done")
         stopped_s = time.time()
         server.stop()
         line.say("the database is stopped")
@@ -268,7 +292,7 @@ def main() -> int:
         line.gap(NAMES, stopped_s, back_s + 5)
         line.say(f"the database is back after {back_s - stopped_s:.0f} s")
 
-        wait(lambda: reached(0.65), "two thirds are done")
+        reach(0.65, "two thirds are done")
         killed_s = time.time()
         second.kill()
         line.say("tuner-2 is killed")
@@ -285,9 +309,7 @@ def main() -> int:
 
         wait(lambda: first.poll() is not None and third.poll() is not None, "the runs end")
         line.say(f"the runs have ended: {first.returncode}, {third.returncode}")
-        for out in runs.outputs:
-            print(f"--- {out.stem}")
-            print(out.read_text())
+        runs.show()
         print("---", runs.command("hosts", "list"), sep="\n")
         print(runs.command("status"))
         wrong = check(stored(), options.trials, hosts, before, line)
