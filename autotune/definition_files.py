@@ -54,6 +54,8 @@ class StudySection(Section):
     parameters in this file.
     A driver on another machine that was silent for `driver_grace_s` is dead: its trials are queued
     again.  It must be longer than a load, a measurement and an outage of the database.
+    The raw request records beside the database may take `raw_records_mb` megabytes, the newest
+    stay; 0 keeps none.
     """
 
     objective: str
@@ -70,6 +72,7 @@ class StudySection(Section):
     final_rounds: Annotated[int, Field(ge=0, le=20)] = 3
     same_failure_most: PositiveInt = 4
     driver_grace_s: Annotated[float, Field(ge=10, allow_inf_nan=False)] = 3600.0
+    raw_records_mb: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1000.0
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
@@ -287,7 +290,7 @@ class ObjectiveFile(Section):
 RESUMABLE = frozenset(
     {
         *("study.trials", "study.hours", "study.gpu_hours", "study.least_gain"),
-        *("study.same_failure_most", "study.driver_grace_s"),
+        *("study.same_failure_most", "study.driver_grace_s", "study.raw_records_mb"),
         *("service.hosts", "service.load_timeout_s", "service.stop_timeout_s"),
         *("service.restore_after_s", "service.command_timeout_s", "service.ssh_config"),
     }

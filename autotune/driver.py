@@ -27,6 +27,8 @@ from autotune.mirror import Mirror
 from autotune.objective import Score, score_start
 from autotune.outage import Outage
 from autotune.outbox import Flight, Outbox
+from autotune.raw import RawRequests
+from autotune.raw_store import RawStore
 from autotune.repository import Repository
 from autotune.roster import Roster
 from autotune.rounds import REFERENCE
@@ -76,6 +78,7 @@ class Driver:
         sessions: Hosts that this driver holds, by name; may change between two calls of `take`.
         surroundings: Hosts that come and go, and the other drivers.
         spool: Where results wait for the database; None keeps them in memory.
+        raw: Where the requests of each start are kept; None keeps none.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Driver:
         mirror: Mirror | None = None,
         surroundings: Surroundings = ALONE,
         spool: Spool | None = None,
+        raw: RawStore | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -109,6 +113,7 @@ class Driver:
         self._began_s = clock()
         self._roster = Roster(repository, config.name)
         self._mirror = mirror or Mirror(repository, config.name)
+        self._raw = raw
         self._outbox = Outbox(repository, study, self._mirror, spool)
         self._flying: dict[str, Flight] = {}
         self._silent: dict[str, Flight] = {}
@@ -232,6 +237,12 @@ class Driver:
             except StorageAway as error:
                 self._outage.met(error)
 
+    def requests(self, claim_id: str, requests: RawRequests) -> None:
+        """Keep the requests of a bucket until their start ends."""
+        self.heard(claim_id)
+        if self._raw is not None and claim_id in self._flying:
+            self._flying[claim_id].requests.append(requests)
+
     def finish(
         self, claim_id: str, record: StartRecord, *, stopping: bool = False
     ) -> tuple[StartRecord, Score | None]:
@@ -259,6 +270,10 @@ class Driver:
                 record = replace(record, ending=Ending.FAILED, failure=unscored(record))
         self._outbox.put(flight, Spooled(claim_id, record, score))
         self._flying.pop(claim_id, None)
+        if self._raw is not None:
+            self._raw.keep(
+                flight.spec.number, host=host, claim_id=claim_id, measured=flight.requests
+            )
         self._idle.clear()
         try:
             self._outbox.flush()

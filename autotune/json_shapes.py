@@ -26,6 +26,7 @@ __all__ = [
     "LinkShape",
     "LosslessShape",
     "ProcessShape",
+    "PruneShape",
     "RepeatShape",
     "RunShape",
     "Shape",
@@ -241,6 +242,18 @@ class StudiesShape(RootModel[list[StudyShape]]):
     """`autotune status --json`"""
 
 
+class PruneShape(Shape):
+    """`autotune prune --json`"""
+
+    study: str
+    folder: str
+    dry_run: bool
+    removed: int
+    removed_bytes: int
+    kept: int
+    kept_bytes: int
+
+
 class FindingShape(Shape):
     """One line of the table of `check`."""
 
@@ -313,6 +326,7 @@ SHAPES: dict[str, type[BaseModel]] = {
     "check": CheckShape,
     "export": ExportShape,
     "init": InitShape,
+    "prune": PruneShape,
     "run": RunShape,
     "status": StatusShape,
     "studies": StudiesShape,

@@ -33,6 +33,7 @@ from autotune.supervisors.owner import describe_owner, owner_lives
 
 __all__ = [
     "Found",
+    "data_root",
     "host_address",
     "label_of",
     "look",
@@ -208,11 +209,15 @@ def service_folder(config: StudyConfig, label: str) -> Path:
     The same for one definition file wherever a command is started: two tuners of one study must
     meet, and `revert` must find what a killed one left.
     """
+    place = hashlib.sha256(str(config.path.resolve()).encode()).hexdigest()[:8]
+    return data_root() / f"{config.name}-{place}" / label
+
+
+def data_root() -> Path:
+    """Where this user's data lie on this machine: `AUTOTUNE_DATA`, else the folder of state."""
     chosen = os.environ.get("AUTOTUNE_DATA")
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    root = Path(chosen).resolve() if chosen else Path(state) / "autotune"
-    place = hashlib.sha256(str(config.path.resolve()).encode()).hexdigest()[:8]
-    return root / f"{config.name}-{place}" / label
+    return Path(chosen).resolve() if chosen else Path(state) / "autotune"
 
 
 def _standing_port(directory: Path) -> int:

@@ -9,6 +9,7 @@ from autotune.endings import settle, take_late, trial_attributes
 from autotune.errors import StorageAway, StorageError
 from autotune.measurement import BucketMeasurement
 from autotune.mirror import Mirror
+from autotune.raw import RawRequests
 from autotune.repository import Repository
 from autotune.spool import Spool, Spooled
 from autotune.stored import Role
@@ -27,6 +28,7 @@ class Flight:
     Attributes:
         heard_s: When its worker was heard of last, on the driver's clock.
         buckets: Measured and not saved yet: the database was away.
+        requests: Of its buckets, written when it ends.
     """
 
     spec: TrialSpec
@@ -34,6 +36,7 @@ class Flight:
     round: int
     heard_s: float
     buckets: list[BucketMeasurement] = field(default_factory=list)
+    requests: list[RawRequests] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,15 @@ class Repository:
         with self.session() as session:
             return tuple(session.scalars(select(StudyRow.name).order_by(StudyRow.id)))
 
+    def definition(self, name: str) -> Mapping[str, Any]:
+        """What a study was defined as, without its trials.
+
+        Raises:
+            UnknownStudy: The storage holds no study of this name.
+        """
+        with self.session() as session:
+            return dict(self.study(session, name).definition)
+
     def load(self, name: str, *, evidence: bool = True, raw: bool = True) -> StoredStudy:
         """Read a whole study.
 

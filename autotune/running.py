@@ -20,9 +20,10 @@ from autotune.fleet import Fleet
 from autotune.interrupts import undisturbed
 from autotune.metrics import Figures
 from autotune.mirror import Mirror
-from autotune.opening import service_folder
+from autotune.opening import data_root, service_folder
 from autotune.outbox import replay
 from autotune.presence import Presence
+from autotune.raw_store import MB, RawStore, raw_folder
 from autotune.reading import load_shown
 from autotune.repository import Repository, StoredStudy
 from autotune.roster import Roster
@@ -108,6 +109,7 @@ def run_study(
                 mirror=mirror,
                 surroundings=fleet,
                 spool=spool,
+                raw=_raw_store(config, url),
                 enough=lambda stored: enough(config, stored),
             )
             presence.watch(study, driver.flying)
@@ -128,6 +130,11 @@ def run_study(
         live.left(config.name, stopped=driver.stopped)
     if fleet.unrestored is not None:
         raise fleet.unrestored
+
+
+def _raw_store(config: StudyConfig, url: str) -> RawStore:
+    folder = raw_folder(url, config.name, data=data_root())
+    return RawStore(folder, most_bytes=config.study.raw_records_mb * MB)
 
 
 def _repair(

@@ -44,6 +44,7 @@ from autotune.measurement import (
 )
 from autotune.proof import Nonce, ParameterIntent
 from autotune.pruning import PruneRule
+from autotune.raw import RawRequests
 from autotune.readiness import Watch
 from autotune.sglang.server import Generation, ServerInfo
 from autotune.supervisors.base import Launch, Lease, Start, Supervisor
@@ -155,10 +156,12 @@ class Notes:
 
     Attributes:
         on_phase, on_bucket: Called at once in the process that runs the trial.
+        on_requests: Called with the requests of each bucket; nothing is computed from them.
     """
 
     on_phase: Callable[[Phase], None] = lambda phase: None
     on_bucket: Callable[[BucketMeasurement], None] = lambda bucket: None
+    on_requests: Callable[[RawRequests], None] = lambda requests: None
     record: StartRecord = field(
         default_factory=lambda: StartRecord(Ending.COMPLETE, started_at_s=time.time())
     )

@@ -15,6 +15,7 @@ from autotune.coding.launch import Limits
 from autotune.coding.sandbox import choose_sandbox
 from autotune.errors import AutotuneError, ErrorRateTooHigh, MeasurementError
 from autotune.measurement import BucketMeasurement, CodingResult
+from autotune.raw import RawRequests, raw_requests
 from autotune.sglang.server import CacheFlush, SglangServer
 from autotune.trial import TrialSpec
 from autotune.workload import Bucket
@@ -47,8 +48,11 @@ def empty_cache(
 class ServerBench:
     """Measures one server start over HTTP.  Use as a context manager."""
 
-    def __init__(self, spec: TrialSpec) -> None:
+    def __init__(
+        self, spec: TrialSpec, on_requests: Callable[[RawRequests], None] = lambda requests: None
+    ) -> None:
         self._spec = spec
+        self._on_requests = on_requests
         self._bench: Benchmark | None = None
 
     def __enter__(self) -> ServerBench:
@@ -96,6 +100,7 @@ class ServerBench:
         if only_clients_fault(measured):
             self._empty_cache()
             measured = self.bench.measure(bucket)
+        self._on_requests(raw_requests(bucket.key, self.bench.requests))
         return measured
 
     def _empty_cache(self) -> None:

@@ -92,6 +92,8 @@ class Benchmark:
         self._counts: PieceCounts | None = None
         self._rounds: dict[str, int] = {}
         self._working: asyncio.Task[object] | None = None
+        self.requests: tuple[RequestTimings, ...] = ()
+        """Every request of the bucket that was measured last."""
         self._given_up: AutotuneError | None = None
 
     def __enter__(self) -> Self:
@@ -186,8 +188,9 @@ class Benchmark:
         self, bucket: Bucket, on_window: Callable[[WindowNote], None] | None
     ) -> BucketMeasurement:
         prompts = await self._prompts(bucket.key, bucket.context_tokens)
+        load = self._load(bucket, prompts)
         meter = BucketMeter(
-            self._load(bucket, prompts),
+            load,
             bucket,
             self._settings,
             counters=self._counters,
@@ -196,6 +199,7 @@ class Benchmark:
             on_window=on_window,
         )
         measured = await meter.measure()
+        self.requests = (*load.ended, *load.closed)
         if BucketQuality.CLIENT_BOTTLENECK in measured.marks and self._connection is not None:
             self._processes = os.cpu_count() or 1
         return measured

@@ -22,6 +22,7 @@ from autotune.cli import (
     export,
     hosts,
     init,
+    prune,
     report,
     rescore,
     revert,
@@ -60,7 +61,7 @@ app = typer.Typer(
 )
 _COMMANDS = (
     *(init, check, run, status, trials, verify, export, revert, report, dashboard),
-    *(bench, rescore),
+    *(bench, rescore, prune),
 )
 for module in _COMMANDS:
     app.command(name=module.__name__.rsplit(".", 1)[1])(module.command)

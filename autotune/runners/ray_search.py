@@ -15,6 +15,7 @@ from autotune.audience import Watcher
 from autotune.driver import Driver, Nothing
 from autotune.errors import AutotuneError
 from autotune.measurement import BucketMeasurement, StartRecord
+from autotune.raw import RawRequests
 from autotune.runners.work import work
 from autotune.trial import Notes, Phase, TrialSpec
 
@@ -47,7 +48,7 @@ def carry(config: dict[str, Any]) -> None:
         sent += 1
         tune.report({METRIC: sent, EVENT: Parcel(event)})
 
-    send(work(spec, Notes(on_phase=send, on_bucket=send)))
+    send(work(spec, Notes(on_phase=send, on_bucket=send, on_requests=send)))
 
 
 class DriverSearch(Searcher):
@@ -116,6 +117,8 @@ class DriverSearch(Searcher):
             except AutotuneError as error:
                 self.failure = error
             self._watcher.bucket(spec, event)
+        elif isinstance(event, RawRequests):
+            self._driver.requests(spec.claim_id, event)
         elif isinstance(event, StartRecord):
             del self._flying[trial_id]
             record, score = event, None

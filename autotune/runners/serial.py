@@ -38,4 +38,8 @@ def _notes(driver: Driver, watcher: Watcher, spec: TrialSpec) -> Notes:
         driver.bucket(spec.claim_id, measured)
         watcher.bucket(spec, measured)
 
-    return Notes(on_phase=phase, on_bucket=bucket)
+    return Notes(
+        on_phase=phase,
+        on_bucket=bucket,
+        on_requests=lambda requests: driver.requests(spec.claim_id, requests),
+    )

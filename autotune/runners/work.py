@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from autotune.hosts import open_supervisor
 from autotune.measurement import StartRecord
 from autotune.sglang.server import SglangServer
@@ -16,8 +18,9 @@ __all__ = [
 
 def work(spec: TrialSpec, notes: Notes) -> StartRecord:
     """Make and measure one start on its host; an unreachable host is an ending too."""
+    bench = partial(ServerBench, on_requests=notes.on_requests)
     with ending_kept(notes), open_supervisor(spec.plan) as supervisor:
-        execute(spec, Tools(supervisor, open_engine, ServerBench), notes)
+        execute(spec, Tools(supervisor, open_engine, bench), notes)
     return notes.record
 
 

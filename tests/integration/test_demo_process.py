@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import psutil
 import pytest
 
@@ -78,6 +79,35 @@ def test_the_run_leaves_verdict_report_and_no_process(done: SmallStudy) -> None:
     assert all(start.score is not None for start in finals)
     nonces = [start.nonce for start in done.starts()]
     assert len(set(nonces)) == len(nonces)
+
+
+def test_the_requests_are_kept_and_may_go(done: SmallStudy) -> None:
+    folder = done.folder / "small.db-requests" / "small"
+    files = sorted(folder.glob("*.parquet"))
+    assert len(files) == len(done.starts())
+    frame = pd.read_parquet(files[0])
+    measured = {bucket.key: bucket for bucket in done.stored.trials[0].starts[0].buckets}
+    first = frame[frame["measured"] == 0]
+    counts = first[first["outcome"] != "incomplete"].groupby("bucket").size().to_dict()
+    assert counts == {key: bucket.requests for key, bucket in measured.items()}
+    tokens = first["chunk_tokens"].map(lambda chunks: float(chunks.sum()))
+    good = first["outcome"] == "successful"
+    assert (tokens[good] == first["completion_tokens"][good]).all()
+
+    def answers() -> list[str]:
+        found = []
+        for words in (("rescore", "--json"), ("export", "--format", "json"), ("report",)):
+            ended = done.autotune(words[0], "--study", str(done.path), *words[1:])
+            assert ended.returncode == 0, ended.stderr
+            found.append(ended.stdout)
+        return [*found, (done.folder / "small-report.html").read_text("utf-8")]
+
+    before = answers()
+    pruned = done.autotune("prune", "--study", str(done.path), "--keep-mb", "0", "--json")
+    assert pruned.returncode == 0, pruned.stderr
+    assert json.loads(pruned.stdout)["removed"] == len(files)
+    assert list(folder.iterdir()) == []
+    assert answers() == before
 
 
 TRIAL_KEYS: dict[str, tuple[type, ...]] = {

@@ -51,6 +51,8 @@ from autotune.measurement import (
 from autotune.objective import Score
 from autotune.outage import AWAY_MOST_S
 from autotune.outbox import replay
+from autotune.raw import raw_requests
+from autotune.raw_store import MB, RawStore
 from autotune.repository import Repository, Role, StoredStudy, StoredTrial
 from autotune.search.history import History
 from autotune.session import HostSession
@@ -202,6 +204,7 @@ class World:
         reconciling: bool = True,
         clock: Clock | None = None,
         spool: Spool | None = None,
+        raw: RawStore | None = None,
     ) -> Driver:
         """A new process: new owner, new sessions, what was left behind repaired."""
         self.study = self._study()
@@ -223,6 +226,7 @@ class World:
             finalists=lambda stored: contenders(self.config, stored),
             clock=clock or time.monotonic,
             spool=spool,
+            raw=raw,
         )
 
     @property
@@ -684,6 +688,24 @@ def test_a_lost_worker_is_nobodys_fault(make: Worlds) -> None:
         values_of(spec),
         spec.number,
     )
+
+
+def test_the_requests_of_a_start_are_kept_when_it_ends(make: Worlds, tmp_path: Path) -> None:
+    world = make(trials=3, enqueue=points(1))
+    store = RawStore(tmp_path / "requests", most_bytes=MB)
+    driver = world.driver(raw=store)
+    spec = step(driver, "a")
+    for bucket in ("60x1", "1024x8"):
+        driver.requests(spec.claim_id, raw_requests(bucket, []))
+    assert store.files() == []
+    driver.finish(spec.claim_id, good(spec))
+    driver.requests(spec.claim_id, raw_requests("60x1", []))
+    lost = step(driver, "a")
+    driver.requests(lost.claim_id, raw_requests("60x1", []))
+    driver.lost(lost.claim_id, "the worker process died")
+    assert [file.path.name for file in store.files()] == [
+        f"{one.number:06d}-{one.claim_id}.parquet" for one in (spec, lost)
+    ]
 
 
 # -- when the study stops -------------------------------------------------------------------------

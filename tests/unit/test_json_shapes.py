@@ -14,6 +14,7 @@ from autotune.cli.options import rounded
 from autotune.config import load_study
 from autotune.exporting import choose
 from autotune.json_shapes import SHAPES
+from autotune.pruning_records import Pruned
 from autotune.schemas import output_schema_text
 from autotune.stored import StoredStudy
 from autotune.views import status_view, studies_view, trial_views
@@ -46,6 +47,10 @@ def test_the_choice_and_the_verdict() -> None:
     study = whole_study()
     held("export", choose(study).json())
     held("run", {"study": study.name, "verdict": study.verdict, "report": "a.html"})
+
+
+def test_what_prune_says() -> None:
+    held("prune", Pruned("demo", Path("records"), False, 1, 10, 2, 20).json())
 
 
 def test_a_check(tmp_path: Path) -> None:
