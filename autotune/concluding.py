@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,15 @@ from autotune.gate_caveats import gate_caveats
 from autotune.measurement import Ending, Interval
 from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
 from autotune.space import ParameterValue, Values
-from autotune.verdict import PointEstimate, Remeasured, Verdict, VerdictKind, finalists, verdict
+from autotune.verdict import (
+    LEAST_REPEATS,
+    PointEstimate,
+    Remeasured,
+    Verdict,
+    VerdictKind,
+    finalists,
+    verdict,
+)
 from autotune.views import main_start
 
 __all__ = ["Conclusion", "conclude", "contenders", "enough", "spent"]
@@ -92,7 +100,8 @@ def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
     """Judge the final rounds; nothing measured during the search enters.
 
     A finalist that broke a limit, shut its gate or proved infeasible in any of its final starts is
-    out, whatever its other starts gave.
+    out, whatever its other starts gave.  So is one that was measured too rarely where another was
+    not: it must not keep the others from a verdict.
     """
     space = config.space
     deployed = space.effective(space.deployed())
@@ -113,6 +122,9 @@ def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
         for key, trial, start in finals
         if key not in out and start.score is not None and start.score.value > 0
     ]
+    rare = _rare([key for key, _, _ in scored if key != reference])
+    out |= {key: (trial.number, rare[key]) for key, trial, _ in scored if key in rare}
+    scored = [one for one in scored if one[0] not in rare]
     judged = verdict(
         [Remeasured(key, s.host, s.round, _absolute(s, config)) for key, _, s in scored],
         reference=reference,
@@ -151,6 +163,17 @@ def enough(config: StudyConfig, stored: StoredStudy) -> str:
     if prospect is None or prospect.gain >= config.study.least_gain:
         return ""
     return prospect.sentence()
+
+
+def _rare(keys: Sequence[str]) -> dict[str, str]:
+    """Those that were measured too rarely to be judged, with the reason; none if that is all."""
+    counts = Counter(keys)
+    rare = {
+        key: f"it was measured again {n} time, {LEAST_REPEATS} are needed"
+        for key, n in counts.items()
+        if n < LEAST_REPEATS
+    }
+    return rare if len(rare) < len(counts) else {}
 
 
 def spent(config: StudyConfig, stored: StoredStudy, *, left: int) -> str:

@@ -109,6 +109,7 @@ class Driver:
         self._around = surroundings
         self._enough = enough
         self._searched = False
+        self._done = False
         self._clock = clock
         self._began_s = clock()
         self._roster = Roster(repository, config.name)
@@ -134,8 +135,8 @@ class Driver:
 
     @property
     def concludes(self) -> bool:
-        """Whether this driver measures the final rounds and names the winner."""
-        return self._finals.ours
+        """Whether this driver names the winner: it measured the final rounds, to their end."""
+        return self._finals.ours and self._done
 
     def figures(self) -> Figures:
         """One look at the run, from any thread."""
@@ -184,6 +185,8 @@ class Driver:
             self._mirror.refresh()
             self._review()
             step = self._nothing() if self.stopped else self._take()
+            if not self.stopped:  # what is stopped before its end is no basis for a verdict
+                self._done = step is Nothing.DONE
         except StorageAway as error:
             self._outage.met(error)
             return Nothing.WAIT

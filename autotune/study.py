@@ -189,13 +189,14 @@ class TrialStudy:
         if self._enqueued:
             return
         self._enqueued = True
-        known = {
-            self._space.key({**trial.system_attrs.get(FIXED, {}), **trial.params})
+        seen = {
+            self._space.key(known)
             for trial in self.trials()
             if trial.state.name != "FAIL" and EARLIER_ATTRIBUTE not in trial.user_attrs
+            if (known := self._point(trial)) is not None
         }
         for point in points:
-            if self._space.key(point) not in known:
+            if self._space.key(point) not in seen:
                 self._study.enqueue_trial(dict(point))
 
     @optuna_errors()
@@ -230,11 +231,19 @@ class TrialStudy:
 
     @optuna_errors()
     def queue_again(self, number: int) -> None:
-        """Queue the parameters of a failed trial again; once, however often it is asked."""
-        trial = self._trial(number)
-        if any(t.user_attrs.get(RETRY_OF) == number for t in self.trials()):
+        """Queue the parameters of a failed trial again; once, however often it is asked.
+
+        A trial whose suggestion was interrupted has no parameters yet: there is nothing to repeat.
+        """
+        point = self._point(self._trial(number))
+        if point is None or any(t.user_attrs.get(RETRY_OF) == number for t in self.trials()):
             return
-        self._study.enqueue_trial(dict(trial.params), user_attrs={RETRY_OF: number})
+        self._study.enqueue_trial(point, user_attrs={RETRY_OF: number})
+
+    def _point(self, trial: FrozenTrial) -> dict[str, Any] | None:
+        """Its parameters, queued or suggested; None while they are not all there."""
+        point = {**trial.system_attrs.get(FIXED, {}), **trial.params}
+        return point if self._distributions.keys() <= point.keys() else None
 
     @optuna_errors()
     def ask(self) -> Asked:

@@ -31,6 +31,7 @@ from autotune.selection import unselected
 from autotune.stored import VerdictKind
 
 __all__ = [
+    "LEAST_REPEATS",
     "Finalist",
     "PointEstimate",
     "Remeasured",
@@ -41,7 +42,7 @@ __all__ = [
     "verdict",
 ]
 
-_LEAST_REPEATS = 2  # with one measurement each there is no noise to compare with
+LEAST_REPEATS = 2  # with one measurement each there is no noise to compare with
 _LEAST_FREEDOM = 2  # with one degree of freedom an interval of 95 % is 13 standard errors wide
 
 
@@ -265,16 +266,16 @@ def _loadings(covariance: FloatArray) -> FloatArray:
 
 
 def _lacking(counts: Mapping[str, int], keys: Sequence[str], reference: str) -> str:
-    if counts.get(reference, 0) < _LEAST_REPEATS:
+    if counts.get(reference, 0) < LEAST_REPEATS:
         return (
             f"the deployed configuration was measured again {counts.get(reference, 0)} time(s), "
-            f"{_LEAST_REPEATS} are needed"
+            f"{LEAST_REPEATS} are needed"
         )
     if not keys:
         return "no finalist was measured again"
     least = min(keys, key=lambda key: counts[key])
-    if counts[least] < _LEAST_REPEATS:
-        return f"a finalist was measured again {counts[least]} time(s), {_LEAST_REPEATS} are needed"
+    if counts[least] < LEAST_REPEATS:
+        return f"a finalist was measured again {counts[least]} time(s), {LEAST_REPEATS} are needed"
     return ""
 
 

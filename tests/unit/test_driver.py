@@ -1041,6 +1041,42 @@ def test_without_finals_there_is_no_winner(make: Worlds) -> None:
     assert (conclusion.trial, dict(conclusion.parameters)) == (0, DEPLOYED)
 
 
+def test_a_stop_in_the_final_rounds_names_no_winner_and_the_next_run_goes_on(make: Worlds) -> None:
+    world = make(trials=2, enqueue=points(1), finalists=1, final_rounds=3)
+    driver = world.driver()
+    for _ in range(3):
+        once(driver)
+    driver.stop()
+    assert driver.take() is Nothing.DONE
+    assert not driver.concludes
+    again = world.driver()
+    serial(again)
+    assert again.concludes
+    assert len(finals(world)) == 1 + 3 * 2, "whole rounds, whatever was cut"
+    again.stop()
+    assert again.take() is Nothing.DONE
+    assert again.concludes, "it was done before it was stopped"
+
+
+def test_a_finalist_that_was_hardly_measured_is_out_and_the_others_are_judged(make: Worlds) -> None:
+    world = make(trials=4, enqueue=points(3), finalists=2, final_rounds=3)
+    noise = itertools.cycle([1.0, 1.002, 0.999, 1.001])
+    starts: dict[str, int] = {}
+
+    def often_fails(spec: TrialSpec) -> StartRecord:
+        starts.setdefault(spec.claim_id, spec.number)
+        own = [claim for claim, number in starts.items() if number == 2]
+        if spec.claim_id in own[2:]:  # all but its search start and one final
+            return bad(Ending.FAILED)
+        return good(spec, factor=next(noise))
+
+    serial(world.driver(), often_fails)
+    conclusion = conclude(world.config, world.stored)
+    assert conclusion.kind is VerdictKind.BETTER
+    assert conclusion.trial == 3
+    assert "trial 2 is out: it was measured again 1 time, 2 are needed" in conclusion.sentence
+
+
 def test_finals_do_not_change_what_was_told(make: Worlds) -> None:
     world = make(trials=3, enqueue=points(2), finalists=1, final_rounds=2)
     driver = world.driver()

@@ -53,6 +53,42 @@ def keys(study: TrialStudy, number: int) -> tuple[float | None, Any]:
     return trial.constraints.get("infeasible"), trial.system_attrs.get("constraints")
 
 
+class Interrupted(RandomSampler):
+    """Ctrl-C while the models are fitted."""
+
+    def sample_independent(self, *_: Any) -> Any:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupted_suggestion_leaves_nothing_to_repeat_and_no_obstacle() -> None:
+    storage = InMemoryStorage()
+    with pytest.raises(KeyboardInterrupt):
+        a_study(storage, Interrupted()).ask()
+    again = a_study(storage)
+    (left,) = again.running()
+    assert frozen(again, left).params == {}
+    again.tell_failed(left)
+    again.queue_again(left)
+    assert again.waiting() == 0
+    again.enqueue_once(POINTS)
+    assert [dict(again.ask().values) for _ in POINTS] == list(POINTS)
+
+
+def test_a_queued_point_that_was_taken_and_no_more_is_queued_again() -> None:
+    storage = InMemoryStorage()
+    study = a_study(storage)
+    study.enqueue_once(POINTS[:1])
+    study._study.ask()  # popped, and killed before its parameters were written
+    again = a_study(storage)
+    (left,) = again.running()
+    again.tell_failed(left)
+    again.queue_again(left)
+    again.enqueue_once(POINTS[:1])
+    assert again.waiting() == 1
+    asked = again.ask()
+    assert (dict(asked.values), asked.retry_of) == (POINTS[0], left)
+
+
 # -- tell -----------------------------------------------------------------------------------------
 
 
