@@ -359,7 +359,7 @@ def test_a_reboot_in_mid_trial(serving: SystemdHost, enabled: bool) -> None:
         with supervisor.claim(lease, "one"):
             until_ready(supervisor, run(supervisor, service.launch("--say", "trial")))
         serving.reboot()
-        with pytest.raises(LeaseLost):
+        with pytest.raises(LeaseLost, match="was rebooted"):
             supervisor.beat(lease)
         supervisor.restore(lease)
         assert supervisor.holder() is None
