@@ -97,6 +97,7 @@ class _Study(StudyOnHost):
         self.define(lines={**_LINES, "restore_after_s": times}, samples=1, windows=4)
         objective = folder / "tiny.toml"
         text = objective.read_text().replace("request_timeout_s = 60", "request_timeout_s = 10")
+        text = text.replace("window_s = 0.1", "window_s = 0.05")
         objective.write_text(text + '\n[score]\naggregate = "geometric"\n')
 
     @contextmanager
@@ -352,6 +353,7 @@ def _seed(host: SystemdHost, seeds: Path, timing: Timing) -> Path:
         folder.mkdir(exist_ok=True)
         study = _Study(host, folder, timing=timing, name="small")
         text = re.sub(r"(?m)^ssh_config = .*$", "", study.file.read_text())
+        text += (folder / "tiny.toml").read_text()
         version = zlib.crc32(text.encode())
         for source in ("autotune", "storage", "objectives"):  # a database is of one version only
             for path in sorted((ROOT / source).rglob("*")):
