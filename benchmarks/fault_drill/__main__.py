@@ -79,14 +79,14 @@ def main() -> int:
 
 
 def _spread(left: list[Cell], known: Mapping[str, Outcome], *, seed: int) -> list[Cell]:
-    """Drawn, and the faults in turns: a part of a drill has seen a bit of everything."""
+    """Drawn; those of CI first, then the faults in turns: a part has seen a bit of everything."""
     left = random.Random(seed).sample(left, len(left))
     seen = Counter(cell.fault for cell in CELLS if cell.key in known)
     turns: dict[Cell, int] = {}
     for cell in left:
         turns[cell] = seen[cell.fault]
         seen[cell.fault] += 1
-    return sorted(left, key=turns.__getitem__)
+    return sorted(left, key=lambda cell: (cell not in FIXED, turns[cell]))
 
 
 if __name__ == "__main__":

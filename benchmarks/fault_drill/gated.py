@@ -4,7 +4,9 @@
 
 At the point one byte is written to REACHED_FD and one is awaited from GO_FD; a closed GO_FD counts
 as one.  Only the thread that walks stands still: the heartbeat goes on, as under a slow load.  The
-point is passed once.  Everything else is the product, called as its own command line.
+point is passed once, in the first start of a trial: a run that resumes measures its reference
+first, and what a fault does to that says nothing about trials.  Everything else is the product,
+called as its own command line.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from autotune.cli.app import main
 from autotune.cli.live import Live
 from autotune.config import StudyConfig
 from autotune.repository import Repository
+from autotune.stored import Role
 from autotune.study import TrialStudy
 from autotune.systemd.agent import Agent
 from autotune.trial import Phase, TrialSpec
@@ -41,6 +44,8 @@ _PHASES = {Point.PROOF: "proof", Point.BUCKET: "bucket", Point.EVAL: "coding"}
 class Gate:
     """Says that the point is reached, waits to be opened, and stays open.
 
+    Before it is armed everybody passes.
+
     Args:
         reached_fd: Written to when the point is reached.
         go_fd: Read from until the gate may open.
@@ -48,10 +53,14 @@ class Gate:
 
     def __init__(self, reached_fd: int, go_fd: int) -> None:
         self._reached_fd, self._go_fd = reached_fd, go_fd
-        self._passed = False
+        self._armed = self._passed = False
+
+    def arm(self) -> None:
+        """The start whose phases count begins."""
+        self._armed = True
 
     def stand(self) -> None:
-        if self._passed:
+        if self._passed or not self._armed:
             return
         self._passed = True
         os.write(self._reached_fd, b"!")
@@ -59,15 +68,14 @@ class Gate:
 
 
 def hold(point: Point, gate: Gate) -> None:
-    """Make this process stand at the gate when it reaches the point."""
+    """Make this process stand at the gate when a trial of its run reaches the point."""
+    _at_phase(point, gate)
     if point in _VERBS:
         _after_verb(_VERBS[point], gate)
     elif point is Point.SAVE:
         setattr(Repository, "end_start", _before(Repository.end_start, gate))  # noqa: B010
     elif point is Point.TELL:
         setattr(TrialStudy, "tell_complete", _before(TrialStudy.tell_complete, gate))  # noqa: B010
-    else:
-        _at_phase(point, gate)
 
 
 def _before(method: Callable[_P, _T], gate: Gate) -> Callable[_P, _T]:
@@ -99,6 +107,11 @@ def _at_phase(point: Point, gate: Gate) -> None:
     def gated(self: Live, config: StudyConfig) -> Watcher:
         watcher = watcher_of(self, config)
 
+        def started(spec: TrialSpec) -> None:
+            if spec.role == Role.SEARCH:
+                gate.arm()
+            watcher.started(spec)
+
         def phase(spec: TrialSpec, phase: Phase) -> None:
             watcher.phase(spec, phase)
             # The first word of a load comes before its start; the next ones are the server's.
@@ -106,7 +119,7 @@ def _at_phase(point: Point, gate: Gate) -> None:
             if loads or _PHASES.get(point) == phase.name:
                 gate.stand()
 
-        return replace(watcher, phase=phase)
+        return replace(watcher, started=started, phase=phase)
 
     setattr(Live, "watcher", gated)  # noqa: B010
 

@@ -8,7 +8,7 @@ __all__ = ["Point"]
 
 
 class Point(StrEnum):
-    """A phase of the first start that a run makes.
+    """A phase of the first trial that a run makes.
 
     The run is held at the first event of the phase: what the event announces has begun on the host
     or is just being written down, and nothing after it has.

@@ -12,6 +12,7 @@ from benchmarks.fault_drill.cell import Timing
 from benchmarks.fault_drill.cells import CELLS, FIXED, SENSELESS, drawn
 from benchmarks.fault_drill.drill import drill
 from benchmarks.fault_drill.faults import Fault
+from benchmarks.fault_drill.gated import Gate
 from tests.host.conftest import require_hosts
 from tests.testhost import unavailable
 
@@ -30,6 +31,22 @@ def test_no_fault_leaves_a_host_behind_or_loses_a_score(tmp_path: Path) -> None:
     lost = {key: outcome.lost for key, outcome in outcomes.items() if not outcome.held}
     assert lost == {}, f"again with {SEED_VARIABLE}={seed}"
     assert len(outcomes) == len(FIXED) + DRAWN
+
+
+def test_a_gate_stands_open_until_a_trial_begins_and_stops_it_once() -> None:
+    (reached, says), (waits, go) = os.pipe(), os.pipe()
+    os.close(go)  # whoever stands there may go on at once
+    gate = Gate(says, waits)
+    gate.stand()
+    os.set_blocking(reached, False)
+    with pytest.raises(BlockingIOError):
+        os.read(reached, 10)
+    gate.arm()
+    gate.stand()
+    gate.stand()
+    assert os.read(reached, 10) == b"!"
+    for end in (reached, says, waits):
+        os.close(end)
 
 
 def test_the_cells() -> None:
