@@ -267,7 +267,7 @@ def _drill(
         assert again.returncode == 0, f"run again: {again.stderr or again.stdout}"
     _require_back(host, before, back, struck)
     _require_nothing_left(host, run.session)
-    _require_all_kept(study, kept, cell)
+    _require_all_kept(study, kept)
 
 
 def _require_back(host: SystemdHost, before: Found, back: list[float], struck: float) -> None:
@@ -318,7 +318,7 @@ def _here() -> list[str]:
     return done.stdout.splitlines()
 
 
-def _require_all_kept(study: _Study, kept: dict[str, tuple[int, float]], cell: Cell) -> None:
+def _require_all_kept(study: _Study, kept: dict[str, tuple[int, float]]) -> None:
     """Every score is there once, proven and told; every point has its verdict."""
     scored = study.scored()
     assert scored.items() >= kept.items(), f"lost: {kept.items() - scored.items()}"
@@ -336,9 +336,7 @@ def _require_all_kept(study: _Study, kept: dict[str, tuple[int, float]], cell: C
         else:
             assert states[trial["number"]] == "FAIL", (trial["number"], trial["state"], states)
     assert verdicts[str(SEED_POINT)] == ["complete"], verdicts
-    one = verdicts.get(str(CELL_POINT), [])
-    allowed = (["complete"], ["infeasible"]) if cell.fault is Fault.OOM else (["complete"],)
-    assert one in allowed, verdicts
+    assert verdicts.get(str(CELL_POINT)) == ["complete"], verdicts
 
 
 def _seed(host: SystemdHost, seeds: Path, timing: Timing) -> Path:
