@@ -10,14 +10,15 @@ from dataclasses import replace
 from autotune.answers import Answers
 from autotune.config import StudyConfig
 from autotune.definition_files import ScoreSection
+from autotune.measurement import BucketMeasurement
 from autotune.objective import Reference, Rule
+from autotune.ordering import bucket_order
 from autotune.pruning import PruneRule
 from autotune.session import HostSession
 from autotune.space import Values
 from autotune.standing import as_reference, references_of
 from autotune.stored import Role, StoredStudy
 from autotune.trial import TrialSpec
-from autotune.workload import Bucket
 
 __all__ = ["last_reference", "make_spec", "rule_of"]
 
@@ -41,7 +42,7 @@ def make_spec(
     host = session.plan.host
     claim_id = secrets.token_hex(16)
     nonce = session.recipe.nonce(f"{config.name}-{number}-{claim_id[:8]}")
-    texts, fingerprint = _first_reference_start(stored, host)
+    texts, fingerprint, seen = _first_reference_start(stored, host)
     last = None if reference else last_reference(stored, host)
     return TrialSpec(
         study=config.name,
@@ -52,7 +53,7 @@ def make_spec(
         launch=session.recipe.launch(values, nonce),
         intents=session.recipe.intents(values),
         nonce=nonce,
-        buckets=_order(config.workload.buckets),
+        buckets=bucket_order(config.workload.buckets, seen),
         measure=config.measure.settings(),
         answers=replace(
             answers, reference=texts, own=_own_positions(stored, host), own_texts=reference
@@ -87,12 +88,12 @@ def rule_of(section: ScoreSection) -> Rule:
 
 def _first_reference_start(
     stored: StoredStudy, host: str
-) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Greedy texts and fingerprint of the host's first reference; empty without one."""
+) -> tuple[Mapping[str, str], Mapping[str, str], tuple[BucketMeasurement, ...]]:
+    """Greedy texts, fingerprint and buckets of the host's first reference; empty without one."""
     for _, start in references_of(stored, host):
         if start.record is not None:
-            return start.record.texts, start.record.fingerprint
-    return {}, {}
+            return start.record.texts, start.record.fingerprint, start.buckets
+    return {}, {}, ()
 
 
 def _own_positions(stored: StoredStudy, host: str) -> tuple[int | None, ...]:
@@ -121,13 +122,3 @@ def _prune_rule(
         best=best,
         incumbent=max(scored, default=0.0),
     )
-
-
-def _order(buckets: tuple[Bucket, ...]) -> tuple[Bucket, ...]:
-    """The fullest bucket first: it shows an out-of-memory before the others are paid for.
-
-    Then by weight: the score is decided, and a hopeless start stopped, after the fewest buckets.
-    """
-    fullest = max(buckets, key=lambda b: (b.context_tokens * b.concurrency, b.weight))
-    rest = sorted((b for b in buckets if b is not fullest), key=lambda b: -b.weight)
-    return (fullest, *rest)
