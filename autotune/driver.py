@@ -18,7 +18,7 @@ from enum import Enum
 from autotune.answers import Answers
 from autotune.config import StudyConfig
 from autotune.endings import interrupted, reconcile, unscored
-from autotune.errors import StorageAway, StudyError, TargetError
+from autotune.errors import StorageAway, StudyError
 from autotune.finals import Finals
 from autotune.judging import Judge, gone, require_room, silent_most_s
 from autotune.measurement import BucketMeasurement, Ending, FailureRecord, StartRecord
@@ -33,16 +33,15 @@ from autotune.repository import Repository
 from autotune.roster import Roster
 from autotune.rounds import REFERENCE
 from autotune.session import HostSession
-from autotune.space import Values
 from autotune.spool import Spool, Spooled
 from autotune.standing import (
-    failed_references,
     references_of,
     search_left,
     starts_since_reference,
     time_is_up,
 )
-from autotune.starting import last_reference, make_spec, rule_of
+from autotune.starting import last_reference, rule_of
+from autotune.starts import Starts
 from autotune.stored import Role, StoredStart, StoredStudy, StoredTrial
 from autotune.study import TrialStudy
 from autotune.supervisors.base import Owner
@@ -54,14 +53,8 @@ __all__ = ["Driver", "Nothing"]
 
 log = logging.getLogger(__name__)
 
-REFERENCE_TRIES = 2
-"""Starts of a reference in a row that may fail before its host is given up."""
-
 REVIEW_S = 15.0
 """How often a driver that is not alone looks for trials of dead ones."""
-
-
-log = logging.getLogger(__name__)
 
 
 class Nothing(Enum):
@@ -105,7 +98,6 @@ class Driver:
         self._study = study
         self._repository = repository
         self._owner = owner
-        self._answers = answers
         self._around = surroundings
         self._enough = enough
         self._searched = False
@@ -116,10 +108,20 @@ class Driver:
         self._mirror = mirror or Mirror(repository, config.name)
         self._raw = raw
         self._outbox = Outbox(repository, study, self._mirror, spool)
-        self._flying: dict[str, Flight] = {}
+        self._made = Starts(
+            config,
+            study=study,
+            repository=repository,
+            mirror=self._mirror,
+            roster=self._roster,
+            sessions=sessions,
+            owner=owner,
+            answers=answers,
+            clock=clock,
+        )
+        self._flying = self._made.flying
         self._silent: dict[str, Flight] = {}
         self._judge = Judge(config.study.same_failure_most)
-        self._starts: Counter[str] = Counter()
         self._finals = Finals(config, owner, finalists)
         # Hosts that had nothing to do, and the revision of the study that they had nothing in.
         self._idle: dict[str, Nothing] = {}
@@ -151,7 +153,7 @@ class Driver:
             trials=Counter(trial.state for trial in stored.trials),
             hosts=Counter(hosts),
             flying=len(self._flying),
-            starts=sum(list(self._starts.values())),
+            starts=self._made.count(),
             waiting=len(self._outbox),
             storage_away=self._outage.on,
             best_ratio=score.ratio if score is not None else None,
@@ -165,7 +167,7 @@ class Driver:
         """Usable hosts on which nothing runs, the one with the fewest starts first."""
         busy = self._busy()
         free = [h for h, s in self.sessions.items() if s.usable and h not in busy]
-        return tuple(sorted(free, key=lambda host: self._starts[host]))
+        return tuple(sorted(free, key=lambda host: self._made.on(host)))
 
     def stop(self) -> None:
         """Begin no further start; those under way end as they do."""
@@ -205,15 +207,15 @@ class Driver:
     def _next(self, host: str) -> TrialSpec | Nothing:
         own = references_of(self.stored, host)
         if not own:
-            return self._first_reference(host)
+            return self._made.first_reference(host) or Nothing.DONE
         if search_left(self.stored, self.config, hours=self._hours()) and not self._settled():
             stale = all(start.owner != self._owner for _, start in own)  # of an earlier run
             since = starts_since_reference(self.stored, host)
             if stale or since >= self.config.study.reference_every:
-                return self._reference_again(host, own)
+                return self._made.reference_again(host) or Nothing.DONE
             with self._roster.turn():
                 if search_left(self._mirror.refresh(), self.config, hours=self._hours()):
-                    return self._search(host)
+                    return self._made.search(host)
         if any(flight.role is not Role.FINAL for flight in self._flying.values()):
             return Nothing.WAIT
         if any(not trial.told for trial in self.stored.trials):
@@ -289,7 +291,7 @@ class Driver:
         if reference and score is not None and not stopping:
             require_room(self.config.workload.largest_concurrency, host, record)
         if not stopping:
-            self._judge.judge(record, starts=sum(self._starts.values()))
+            self._judge.judge(record, starts=self._made.count())
         return record, score
 
     def lost(self, claim_id: str, reason: str, *, stopping: bool = False) -> None:
@@ -368,7 +370,7 @@ class Driver:
             log.warning("%d trials of a dead driver are queued again", again)
         self._mirror.refresh()
 
-    # -- inside: making starts --------------------------------------------------------------------
+    # -- inside: deciding -------------------------------------------------------------------------
     def _settled(self) -> bool:
         """Whether another trial is not worth its cost; then the search is over for this run."""
         if self.config.study.least_gain and not self._searched and not self._study.waiting():
@@ -381,48 +383,6 @@ class Driver:
     def _hours(self) -> float:
         return (self._clock() - self._began_s) / 3600
 
-    def _search(self, host: str) -> TrialSpec:
-        self._study.enqueue_once(self.config.enqueue)
-        asked = self._study.ask()
-        self._repository.begin_trial(
-            self.config.name,
-            asked.number,
-            parameters=asked.values,
-            reference=False,
-            retry_of=asked.retry_of,
-        )
-        return self._start(asked.number, asked.values, host, Role.SEARCH, 0)
-
-    def _first_reference(self, host: str) -> TrialSpec | Nothing:
-        failed = failed_references(self.stored, host, since=0, owner=self._owner)
-        if len(failed) >= REFERENCE_TRIES:
-            return self._give_up(host, failed[-1])
-        values = self.config.space.effective(self.config.space.deployed())
-        with self._roster.turn():
-            asked = self._study.add_reference(values, host=host)
-            self._repository.begin_trial(
-                self.config.name, asked.number, parameters=values, reference=True, retry_of=None
-            )
-            return self._start(asked.number, values, host, Role.REFERENCE, 0, is_reference=True)
-
-    def _reference_again(
-        self, host: str, own: list[tuple[StoredTrial, StoredStart]]
-    ) -> TrialSpec | Nothing:
-        """A repeat of the reference; a host on which it fails twice in a row is of no use."""
-        since = own[-1][1].order
-        failed = failed_references(self.stored, host, since=since, owner=self._owner)
-        if len(failed) >= REFERENCE_TRIES:
-            return self._give_up(host, failed[-1])
-        return self._repeat(own[0][0], host, Role.REFERENCE, len(own))
-
-    def _give_up(self, host: str, last: StoredStart) -> Nothing:
-        failure = last.record.failure if last.record else None
-        reason = failure.message if failure else "no score"
-        self.sessions[host].lose(
-            TargetError(f"the reference could not be measured on {host}: {reason}")
-        )
-        return Nothing.DONE
-
     def _final(self, host: str, reference: StoredTrial) -> TrialSpec | Nothing:
         found = self._finals.next(
             self.stored,
@@ -433,50 +393,10 @@ class Driver:
         if found is not None:
             round_, contender = found
             trial = reference if contender == REFERENCE else self._mirror.trial(contender)
-            return self._repeat(trial, host, Role.FINAL, round_)
+            return self._made.again(trial, host, Role.FINAL, round_)
         if starts_since_reference(self.stored, host) > 0:
-            return self._reference_again(host, references_of(self.stored, host))
+            return self._made.reference_again(host) or Nothing.DONE
         return self._nothing()
-
-    def _repeat(self, trial: StoredTrial, host: str, role: Role, round_: int) -> TrialSpec:
-        return self._start(
-            trial.number, trial.parameters, host, role, round_, is_reference=trial.reference
-        )
-
-    def _start(
-        self,
-        number: int,
-        values: Values,
-        host: str,
-        role: Role,
-        round_: int,
-        *,
-        is_reference: bool = False,
-    ) -> TrialSpec:
-        spec = make_spec(
-            self.config,
-            self.stored,
-            self.sessions[host],
-            number=number,
-            values=values,
-            reference=is_reference,
-            role=role,
-            answers=self._answers,
-        )
-        self._repository.begin_start(
-            self.config.name,
-            number,
-            role=role,
-            round_=round_,
-            host=host,
-            claim_id=spec.claim_id,
-            nonce=spec.nonce.value,
-            owner=self._owner,
-            argv=spec.launch.texts(),
-        )
-        self._flying[spec.claim_id] = Flight(spec, role, round_, self._clock())
-        self._starts[host] += 1
-        return spec
 
     def _score(self, record: StartRecord, host: str, *, reference: bool) -> Score | None:
         return score_start(
