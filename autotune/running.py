@@ -36,7 +36,7 @@ from autotune.stopping import Stop
 from autotune.storage import open_engine, open_optuna, storage_url
 from autotune.study import TrialStudy
 from autotune.supervisors.owner import owner_here
-from autotune.warming import warm
+from autotune.warming import fitting, warm
 
 __all__ = ["run_study"]
 
@@ -70,6 +70,9 @@ def run_study(
     require_sandbox(answers)
     url = storage_url(storage)
     repository = Repository(open_engine(url, create=True))
+    before = repository.load(earlier) if earlier else None
+    if before is not None:  # a mistake must leave nothing behind, also no study of this name
+        fitting(config.space, before)
     _open(config, repository)
     owner = owner_here(config.name)
     roster = Roster(repository, config.name)
@@ -90,8 +93,8 @@ def run_study(
             log.warning("%d results of an earlier run were kept on this machine and saved", kept)
         mirror = Mirror(repository, config.name)
         again = _repair(study, repository, mirror, roster, presence)
-        if earlier:
-            live.warmed(earlier, warm(study, repository.load(earlier)))
+        if before is not None:
+            live.warmed(earlier, warm(study, before))
         live.opened(config, mirror.refresh(), again=again, storage=url)
         if over := spent(config, mirror.refresh(), left=study.waiting()):
             live.over(over)

@@ -7,14 +7,26 @@ from dataclasses import dataclass
 from autotune.endings import bucket_figures
 from autotune.errors import ConfigError, SearchSpaceError
 from autotune.measurement import Ending
-from autotune.space import Values
+from autotune.space import SearchSpace, Values
 from autotune.stored import StoredStudy
 from autotune.study import Earlier, TrialStudy
 from autotune.views import main_start
 
-__all__ = ["Warmed", "warm"]
+__all__ = ["Fitting", "Warmed", "fitting", "warm"]
 
 _MEASURED_AGAIN = 2  # the best earlier points that the new study tries first
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """Trials of an earlier study that are points of a space.
+
+    Attributes:
+        left: Why each of the others is not, a sentence each.
+    """
+
+    taken: tuple[Earlier, ...]
+    left: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +42,16 @@ class Warmed:
     left: tuple[str, ...]
 
 
-def warm(study: TrialStudy, earlier: StoredStudy) -> Warmed:
-    """Give the sampler the earlier trials that are points of the new space; once in a study.
+def fitting(space: SearchSpace, earlier: StoredStudy) -> Fitting:
+    """What of an earlier study a space can use.
 
     A score is a ratio to the deployed configuration of its own host and hour, so it may be
-    compared; what it says counts less with every trial of the new study.  The best earlier points
-    are queued, since a winner must have been measured here.
+    compared.
 
     Raises:
-        ConfigError: Nothing of it fits.
+        ConfigError: Nothing of it fits, or it had another deployed configuration.
     """
-    if study.warmed():
-        return Warmed(0, ())
-    space, left = study.space, []
+    left = []
     taken: list[Earlier] = []
     reference: Values | None = None
     for trial in earlier.trials:
@@ -76,11 +85,26 @@ def warm(study: TrialStudy, earlier: StoredStudy) -> Warmed:
             f"no trial of study {earlier.name!r} fits this search space",
             hint="; ".join(left[:3]) or "it has no trial that ended",
         )
-    study.add_earlier(earlier.name, taken)
-    scored = [one for one in taken if one.ending is Ending.COMPLETE and one.ratio is not None]
+    return Fitting(tuple(taken), tuple(left))
+
+
+def warm(study: TrialStudy, earlier: StoredStudy) -> Warmed:
+    """Give the sampler the earlier trials that are points of the new space; once in a study.
+
+    What they say counts less with every trial of the new study.  The best earlier points are
+    queued, since a winner must have been measured here.
+
+    Raises:
+        ConfigError: As `fitting`.
+    """
+    if study.warmed():
+        return Warmed(0, ())
+    found = fitting(study.space, earlier)
+    study.add_earlier(earlier.name, found.taken)
+    scored = [one for one in found.taken if one.ending is Ending.COMPLETE and one.ratio is not None]
     best = sorted(scored, key=lambda one: -(one.ratio or 0.0))
     study.enqueue_points([one.values for one in best[:_MEASURED_AGAIN]])
-    return Warmed(len(taken), tuple(left))
+    return Warmed(len(found.taken), found.left)
 
 
 def _require_same_reference(deployed: Values, reference: Values, name: str) -> None:

@@ -43,6 +43,20 @@ class Candidates:
         rows = {key: row for row, key in enumerate(unique)}
         return cls(kept, encoded, round_shape(kept), rows)
 
+    def joined(self, space: SearchSpace, points: Mapping[str, Values]) -> Candidates:
+        """With effective points, by their keys, at the end; those that it has are dropped."""
+        fresh = [point for key, point in points.items() if key not in self.rows]
+        if not fresh:
+            return self
+        more = Candidates.of(space, fresh)
+        size = len(self.points)
+        return Candidates(
+            (*self.points, *more.points),
+            np.vstack([self.encoded, more.encoded]),
+            None if self.shape is None or more.shape is None else self.shape.joined(more.shape),
+            {**self.rows, **{key: size + row for key, row in more.rows.items()}},
+        )
+
     def some(self, rows: npt.NDArray[np.int_]) -> Candidates:
         """The candidates of these rows."""
         points = tuple(self.points[row] for row in rows)

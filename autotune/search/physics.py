@@ -59,6 +59,11 @@ class Shape:
     def __getitem__(self, rows: npt.NDArray[np.int_]) -> Shape:
         return Shape(self.budget[rows], self.topk[rows], self.window[rows])
 
+    def joined(self, more: Shape) -> Shape:
+        """These points, then the others."""
+        pairs = ((self.budget, more.budget), (self.topk, more.topk), (self.window, more.window))
+        return Shape(*(np.vstack(pair) for pair in pairs))
+
 
 _NOMINAL = Shape(np.array([[32.0]]), np.array([[8.0]]), np.array([[2048.0]]))
 

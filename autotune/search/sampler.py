@@ -233,9 +233,7 @@ class GridGaussianProcessSampler(BaseSampler):
             ][:_CLIMBED_FROM]
             for point in best:
                 more.update((self.space.key(one), one) for one in neighbours(self.space, point))
-        if more.keys() <= self._listed.rows.keys():
-            return self._listed
-        return Candidates.of(self.space, [*self._listed.points, *more.values()])
+        return self._listed.joined(self.space, more)
 
 
 def _agrees(point: Values, fixed: Values) -> bool:

@@ -17,6 +17,7 @@ from autotune.parameter import FloatArray, Parameter, ParameterKind, ParameterVa
 from autotune.search import SAMPLERS, GridGaussianProcessSampler, make_sampler
 from autotune.search.acquisition import knowledge_gradient
 from autotune.search.breakage import BreakageModel
+from autotune.search.candidates import Candidates
 from autotune.search.history import BUCKETS_ATTRIBUTE, History, Outcome
 from autotune.search.memory import MemoryModel
 from autotune.search.model import FeasibilityModel, GaussianProcess
@@ -103,6 +104,19 @@ def test_the_axis_design_is_valid_and_has_no_twins() -> None:
         assert len({space.key(point) for point in design}) == len(design) >= 6
         for point in design:
             space.validate(point)
+
+
+def test_candidates_with_others_at_the_end_are_as_if_listed_at_once() -> None:
+    points = SPACE.enumerate(40, seed=1)
+    more = [*points[30:], *points[5:8]]
+    once = Candidates.of(SPACE, [*points[:30], *more])
+    grown = Candidates.of(SPACE, points[:30]).joined(SPACE, {SPACE.key(p): p for p in more})
+    assert (grown.points, grown.rows) == (once.points, once.rows)
+    assert np.array_equal(grown.encoded, once.encoded)
+    assert grown.shape is not None
+    assert once.shape is not None
+    assert np.array_equal(grown.shape.window, once.shape.window)
+    assert grown.joined(SPACE, {SPACE.key(point): point for point in points}) is grown
 
 
 def test_equal_seeds_go_the_same_way() -> None:
