@@ -201,7 +201,8 @@ def verdict(
             within.append(finalist)
     winner = min(within, key=lambda finalist: (finalist.changes, -finalist.ratio))
     error = float(errors[keys.index(winner.key)])
-    ratio = math.exp(unselected(math.log(winner.ratio), error, critical, freedom))
+    gain = unselected(math.log(winner.ratio), error, critical, noise=noise, freedom=freedom)
+    ratio = math.exp(gain)
     return Verdict(
         VerdictKind.BETTER,
         winner.key,
