@@ -75,8 +75,12 @@ def mapped(error: BaseException, *, where: str, tried: str = "") -> TargetError:
             return ConnectError(f"{where}: {error}")
         case TimeoutError():
             return ConnectError(f"{where}: no answer in time")
+        case paramiko.SSHException() if "Timeout opening channel" in str(error):
+            return ConnectError(f"{where}: no answer in time on a connection that was open")
         case EOFError():
             return ConnectError(f"{where}: the connection was closed")
+        case OSError() if error.strerror:  # without its number
+            return ConnectError(f"{where}: {error.strerror}")
         case _:
             return ConnectError(f"{where}: {error or type(error).__name__}")
 

@@ -318,7 +318,7 @@ class Agent:
         self._judged(self._connector.run([*self._sudo(), *argv], input=text))
 
     def _judged(self, completed: Completed) -> bytes:
-        said = f"{self._connector.host}: {completed.stderr_tail or 'no message'}"
+        said = f"{self._connector.host}: {_one_sentence(completed.stderr_tail)}"
         match completed.exit_status:
             case 0:
                 if completed.truncated:
@@ -346,6 +346,12 @@ def _not_there(completed: Completed) -> bool:
     A shell reads the whole agent before it runs anything of it, so nothing was done.
     """
     return completed.exit_status in (2, 127) and b"sudo:" not in completed.stderr
+
+
+def _one_sentence(errors: str) -> str:
+    """What the agent says, which is the last line, then what its commands said before."""
+    *details, said = errors.splitlines() or ["no message"]
+    return ": ".join([said, "; ".join(details)] if details else [said])
 
 
 def _held(answer: bytes) -> Held | None:

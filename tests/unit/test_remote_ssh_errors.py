@@ -74,6 +74,23 @@ def test_every_error_is_mapped(kind: type[BaseException]) -> None:
             assert isinstance(ours, wanted)
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(113, "No route to host"), "No route to host"),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (
+            paramiko.SSHException("Timeout opening channel."),
+            "no answer in time on a connection that was open",
+        ),
+        (TimeoutError(110, "Connection timed out"), "no answer in time"),
+        (ConnectionResetError(104, "Connection reset by peer"), "Connection reset by peer"),
+    ],
+)
+def test_what_a_host_out_of_reach_is_called(error: Exception, said: str) -> None:
+    assert mapped(error, where="gpu-a").message == f"gpu-a: {said}"
+
+
 def test_the_names_of_the_tree_are_covered() -> None:
     names = {kind.__name__ for kind in ALL}
     assert {"SSHException", "IncompatiblePeer", "MessageOrderError", "ConfigParseError"} <= names

@@ -277,3 +277,15 @@ def test_a_lease_that_went_with_its_agent_says_whether_the_host_was_rebooted(
     one.holder()
     with pytest.raises(LeaseLost, match=f"^gpu-a: {why}"):
         one.call("guard", lease="1" * 32, claim="trial-3")
+
+
+def test_what_the_commands_of_the_agent_said_comes_after_what_it_says_itself() -> None:
+    errors = b"cat: write error: No space left on device\nthe claim cannot be written\n"
+    host = Host(hello(), (0, b"free\n", b""), (74, b"", errors))
+    one = agent(host)
+    one.holder()
+    with pytest.raises(UnitError) as caught:
+        one.call("claim", lease="1" * 32, claim="trial-3")
+    assert caught.value.message == (
+        "gpu-a: the claim cannot be written: cat: write error: No space left on device"
+    )
