@@ -13,6 +13,7 @@ from autotune.drift import drift_between
 from autotune.errors import ConfigError, InvocationChanged, MeasurementError, UnitError
 from autotune.hosts import open_supervisor
 from autotune.measurement import BucketMeasurement, Drift
+from autotune.open_files import allow_streams
 from autotune.opening import plan_host, require_no_tuner
 from autotune.sglang.server import SglangServer
 from autotune.workload import Bucket
@@ -109,8 +110,10 @@ def bench(
         How the first bucket changed; None with one bucket, or where one of the two is not valid.
 
     Raises:
+        StudyError: This machine allows fewer open files than the buckets need.
         MeasurementError: A bucket could not be measured; those before it were told.
     """
+    allow_streams(max((bucket.concurrency for bucket in buckets), default=0))
     with Benchmark(
         target.base_url,
         model=target.model,

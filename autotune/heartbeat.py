@@ -15,11 +15,19 @@ from contextlib import contextmanager
 from autotune.errors import AutotuneError, HostKeyError, LeaseLost, TargetError
 from autotune.supervisors.base import Lease
 
-__all__ = ["HEARTBEAT_MOST_S", "losing", "until_lost"]
+__all__ = ["HEARTBEAT_MOST_S", "heart_stopped", "losing", "until_lost"]
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT_MOST_S = 30.0
+
+
+def heart_stopped(lease: Lease) -> LeaseLost:
+    """Why a host is lost whose heartbeat ended by what nobody expected: it will restore itself."""
+    return LeaseLost(
+        f"the heartbeat to {lease.host} ended by a defect of this program",
+        hint="its traceback is on standard error",
+    )
 
 
 def until_lost(
@@ -69,9 +77,12 @@ def losing(
     stopping = threading.Event()
 
     def look() -> None:
-        reason = until_lost(ask, lease, stopping=stopping)
-        if reason is not None and not stopping.is_set():
-            tell(reason)
+        reason: AutotuneError | None = heart_stopped(lease)
+        try:
+            reason = until_lost(ask, lease, stopping=stopping)
+        finally:
+            if reason is not None and not stopping.is_set():
+                tell(reason)
 
     looking = threading.Thread(target=look, name=f"lease-{lease.host}", daemon=True)
     looking.start()

@@ -20,6 +20,7 @@ from autotune.fleet import Fleet
 from autotune.interrupts import undisturbed
 from autotune.metrics import Figures
 from autotune.mirror import Mirror
+from autotune.open_files import allow_streams
 from autotune.opening import data_root, service_folder
 from autotune.outbox import replay
 from autotune.presence import Presence
@@ -68,6 +69,7 @@ def run_study(
     stop = stop or Stop(finish=False)
     answers = study_answers(config)
     require_sandbox(answers)
+    allow_streams(config.workload.largest_concurrency)
     url = storage_url(storage)
     repository = Repository(open_engine(url, create=True))
     before = repository.load(earlier) if earlier else None

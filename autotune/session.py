@@ -6,7 +6,7 @@ import logging
 import threading
 
 from autotune.errors import AutotuneError, LeaseLost
-from autotune.heartbeat import until_lost
+from autotune.heartbeat import heart_stopped, until_lost
 from autotune.hosts import HostPlan
 from autotune.launch import Recipe
 from autotune.supervisors.base import Lease, Original, Supervisor
@@ -91,8 +91,11 @@ class HostSession:
         self._supervisor.restore(self.lease)
 
     def _beat_until_stopped(self) -> None:
-        reason = until_lost(
-            lambda: self._supervisor.beat(self.lease), self.lease, stopping=self._stopping
-        )
-        if reason is not None:
-            self.lose(reason)
+        reason: AutotuneError | None = heart_stopped(self.lease)
+        try:
+            reason = until_lost(
+                lambda: self._supervisor.beat(self.lease), self.lease, stopping=self._stopping
+            )
+        finally:
+            if reason is not None:
+                self.lose(reason)

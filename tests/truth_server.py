@@ -39,6 +39,7 @@ class Fault(StrEnum):
     HTTP_503 = "503"
     RESET = "reset"
     BAD_JSON = "bad-json"
+    BAD_DELTA = "bad-delta"
     ABORTED = "aborted"
     SILENT = "silent"
 
@@ -309,6 +310,8 @@ class TruthServer:
             _chunk(writer, b"data: [DONE]\n\n")
         elif fault is Fault.BAD_JSON:
             _chunk(writer, b'data: {"choices": [\n\n')
+        elif fault is Fault.BAD_DELTA:
+            _event(writer, {"choices": [{"delta": "x"}]})
         elif fault is Fault.ABORTED:
             _event(writer, {"choices": [{"delta": {}, "finish_reason": "abort"}]})
         elif fault is Fault.RESET:

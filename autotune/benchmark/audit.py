@@ -68,8 +68,12 @@ class ServerView:
 
 
 def server_view(before: CounterValues, after: CounterValues) -> ServerView:
-    """A counter that is absent beside a present one has not counted anything yet: 0."""
-    if after.generation_tokens is None:
+    """A counter that is absent beside a present one has not counted anything yet: 0.
+
+    Without an answer before the bucket there is no difference: what was counted since the server's
+    start is not what the bucket got.
+    """
+    if not before.answered or after.generation_tokens is None:
         return ServerView(None, after.accept_length, None)
     generated = after.generation_tokens - (before.generation_tokens or 0)
     cached = (after.cached_tokens or 0) - (before.cached_tokens or 0)

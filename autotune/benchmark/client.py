@@ -257,7 +257,7 @@ def _take(event: SseEvent, recorder: RequestRecorder, at_s: float) -> None:
         return
     try:
         chunk = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _Refused(Failure.BAD_EVENT, f"no JSON in an event: {data[:200]!r}") from error
     if not isinstance(chunk, dict):
         raise _Refused(Failure.BAD_EVENT, f"no object in an event: {data[:200]!r}")
@@ -272,6 +272,8 @@ def _take(event: SseEvent, recorder: RequestRecorder, at_s: float) -> None:
     if not isinstance(choice, dict):
         raise _Refused(Failure.BAD_EVENT, f"no choice in an event: {data[:200]!r}")
     delta = choice.get("delta") or {}
+    if not isinstance(delta, dict):
+        raise _Refused(Failure.BAD_EVENT, f"a delta that is no object: {data[:200]!r}")
     has_text = bool(
         choice.get("text")
         or delta.get("content")

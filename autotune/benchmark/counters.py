@@ -36,6 +36,8 @@ class CounterValues:
         accept_length: The server's running average of output tokens per verify step.
         max_running_requests: Requests that all its data-parallel ranks run at once at most.
         largest_graph: Largest batch with a captured CUDA graph; 0 when graphs are off.
+        answered: Whether the server gave its counters at all.  Where it did, one that is not among
+            them has not counted yet; where it did not, nothing is known of any.
     """
 
     generation_tokens: int | None = None
@@ -44,6 +46,7 @@ class CounterValues:
     accept_length: float | None = None
     max_running_requests: int | None = None
     largest_graph: int | None = None
+    answered: bool = True
 
 
 class Counters(Protocol):
@@ -57,7 +60,7 @@ class NoCounters:
     """For a server that has none."""
 
     async def read(self) -> CounterValues:
-        return CounterValues()
+        return CounterValues(answered=False)
 
 
 class HttpCounters:
@@ -73,10 +76,11 @@ class HttpCounters:
         self._timeout_s = timeout_s
 
     async def read(self) -> CounterValues:
-        totals = parse_metrics(await self._get("/metrics"))
+        metrics = await self._get("/metrics")
+        totals = parse_metrics(metrics or "")
         # Older engines have the second name only.
         text = await self._get("/server_info") or await self._get("/get_server_info")
-        info = _server_info(text)
+        info = _server_info(text or "")
         limits = limits_of(info)
         return CounterValues(
             generation_tokens=_whole(totals.get(_GENERATED)),
@@ -86,14 +90,16 @@ class HttpCounters:
             accept_length=_number(info.merged.get("avg_spec_accept_length")),
             max_running_requests=limits.max_running_requests,
             largest_graph=limits.largest_graph_batch,
+            answered=metrics is not None,
         )
 
-    async def _get(self, path: str) -> str:
+    async def _get(self, path: str) -> str | None:
+        """The text there; None without an answer."""
         try:
             answer = await self._client.get(path, timeout=self._timeout_s)
         except httpx.TransportError:
-            return ""
-        return answer.text if answer.status_code == httpx.codes.OK else ""
+            return None
+        return answer.text if answer.status_code == httpx.codes.OK else None
 
 
 def parse_metrics(text: str) -> dict[str, float]:

@@ -188,6 +188,7 @@ class LocalLoad:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._meter
         await self._loop.stop(run_out_s=run_out_s)
+        self._loop.raise_defects()  # of the time since the last window
 
     def _refill(self) -> None:
         self._feed.fill(self._loop.width + 16, at_once=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import ssl
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
@@ -30,11 +31,25 @@ class StreamTransport(httpx.AsyncBaseTransport):
     Connections are kept and used again while the server keeps them open.  The timeouts of a
     request apply as in httpx: `connect`, and `read` for each wait for bytes.  Raises httpx's
     TransportError classes.
+
+    There is no limit of connections on either way: the concurrency of the bucket is the limit, and
+    a request that waits for a connection of ours would wait in the server's TTFT.
+
+    Args:
+        verify: Whom to trust over `https://`, as httpx takes it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, verify: ssl.SSLContext | bool = True) -> None:
         self._idle: dict[tuple[str, int], collections.deque[_Connection]] = {}
-        self._other = httpx.AsyncHTTPTransport(trust_env=False)
+        self._other = httpx.AsyncHTTPTransport(
+            verify=verify,
+            trust_env=False,
+            limits=httpx.Limits(
+                max_connections=None,
+                max_keepalive_connections=None,
+                keepalive_expiry=_KEEP_ALIVE_S,
+            ),
+        )
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if request.url.scheme != "http":

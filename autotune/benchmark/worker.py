@@ -62,7 +62,11 @@ class _Worker:
             await asyncio.sleep(max(0.0, begin.origin_s - client.clock()))
             load.begin(begin.origin_s)
             reporting = asyncio.create_task(self._report(load), name="reports")
-            stop = await read_frame(self._reader)
+            stopping = asyncio.create_task(read_frame(self._reader), name="stop")
+            await asyncio.wait({reporting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if reporting.done():
+                reporting.result()  # a defect of ours: whoever waits for a report hears our end
+            stop = await stopping
             reporting.cancel()
             await asyncio.gather(reporting, return_exceptions=True)
             await load.stop(run_out_s=stop.run_out_s if isinstance(stop, Stop) else 0.0)

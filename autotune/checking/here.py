@@ -16,6 +16,7 @@ from autotune.config import StudyConfig
 from autotune.dashboard import ADDRESS
 from autotune.errors import StorageError, StudyMismatch, UnknownStudy
 from autotune.estimating import estimate, remaining_trials
+from autotune.open_files import allow_streams
 from autotune.repository import Repository
 from autotune.storage import open_engine, storage_url
 from autotune.stored import StoredStudy
@@ -54,6 +55,7 @@ def findings_here(
     yield tried(HERE, "objective", lambda: _objective(config))
     yield tried(HERE, "storage", lambda: _storage(config, storage, stored))
     yield tried(HERE, "disk", _disk)
+    yield tried(HERE, "open files", lambda: allow_streams(config.workload.largest_concurrency))
     yield tried(HERE, "coding tasks", lambda: _coding(config))
     yield tried(HERE, "sandbox", lambda: _sandbox(config))
     yield _dashboard()

@@ -67,14 +67,15 @@ class SshConnector:
         ends_at = time.monotonic() + deadline_s
         with self._session() as channel, self._mapping():
             channel.settimeout(max(0.1, deadline_s))
-            channel.exec_command(line)
             try:
-                output, errors = _exchange(channel, input, ends_at, cap_bytes)
+                with _closed_at(channel, ends_at):
+                    channel.exec_command(line)
+                    output, errors = _exchange(channel, input, ends_at, cap_bytes)
+                    status = channel.recv_exit_status()
             except TimeoutError as error:
                 raise CommandTimeout(
                     f"{self.host}: `{' '.join(words)}` did not end within {deadline_s:g} s"
                 ) from error
-            status = channel.recv_exit_status()
             if status < 0 and not _alive(channel.get_transport()):
                 raise ConnectError(f"{self.host}: connection lost under `{' '.join(words)}`")
         return Completed(
@@ -90,7 +91,7 @@ class SshConnector:
         opened = self._session()
         channel = opened.__enter__()
         try:
-            with self._mapping():
+            with self._mapping(), _closed_at(channel, time.monotonic() + DEADLINE_S):
                 channel.settimeout(DEADLINE_S)
                 channel.exec_command(line)
                 while input:
@@ -246,12 +247,46 @@ class _SshStream:
             self._errors = (self._errors + self._channel.recv_stderr(CHUNK_BYTES))[-2000:]
 
 
+@contextmanager
+def _closed_at(channel: paramiko.Channel, ends_at: float) -> Iterator[None]:
+    """Close the channel at a time (monotonic, seconds) when the block has not ended by then.
+
+    paramiko waits without a limit for the answer to `exec` and for what comes after; only the
+    channel's end wakes it.
+
+    Raises:
+        TimeoutError: It was closed.
+    """
+    late = threading.Event()
+
+    def close() -> None:
+        late.set()
+        with suppress(OSError, EOFError, paramiko.SSHException):
+            channel.close()
+
+    timer = threading.Timer(max(0.0, ends_at - time.monotonic()), close)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        if late.is_set():
+            raise TimeoutError from error
+        raise
+    finally:
+        timer.cancel()
+    if late.is_set():
+        raise TimeoutError
+
+
 def _exchange(
     channel: paramiko.Channel, pending: bytes, ends_at: float, cap_bytes: int
 ) -> tuple[bytearray, bytearray]:
     """Feed stdin and drain both outputs at once: a full window of either would stop the command."""
     output, errors = bytearray(), bytearray()
     sent_all = False
+    arrivals = select.poll()  # select() refuses descriptors from 1024 on
+    arrivals.register(channel.fileno(), select.POLLIN)
     while True:
         if not sent_all and not pending:
             channel.shutdown_write()
@@ -283,7 +318,7 @@ def _exchange(
             # Nothing to select on: the exit status and window space have no file descriptor.
             channel.status_event.wait(min(0.05, left_s))
         else:
-            select.select([channel], [], [], min(1.0, left_s))
+            arrivals.poll(1000 * min(1.0, left_s))
 
 
 def _sent(channel: paramiko.Channel, pending: bytes) -> bytes:

@@ -171,6 +171,7 @@ def test_reasoning_opens_the_decode_window() -> None:
         (Fault.HTTP_503, Failure.HTTP_STATUS, "HTTP 503"),
         (Fault.RESET, Failure.CONNECTION, "Error"),
         (Fault.BAD_JSON, Failure.BAD_EVENT, "JSON"),
+        (Fault.BAD_DELTA, Failure.BAD_EVENT, "delta"),
         (Fault.ABORTED, Failure.ERROR_EVENT, "abort"),
     ],
 )

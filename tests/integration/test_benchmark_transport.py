@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
+import ipaddress
+import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from autotune.benchmark.transport import StreamTransport
 
@@ -126,3 +134,76 @@ def test_much_unread_makes_the_server_wait_and_loses_nothing() -> None:
     body = b"x" * (8 << 20)
     answer = sends(OK + b"content-length: %d\r\n\r\n" % len(body), body)
     assert asked(answer)[0] == [body]
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_as_many_requests_at_once_as_are_asked_for(scheme: str, tmp_path: Path) -> None:
+    """Nobody gets an answer before all have asked: with fewer connections none ever would."""
+    streams = 128
+    ours, theirs = contexts(tmp_path)
+
+    async def run() -> list[httpx.Response]:
+        all_there = asyncio.Barrier(streams)
+        handlers: list[asyncio.Task[None]] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            handlers.append(task)
+            with contextlib.suppress(
+                asyncio.IncompleteReadError, asyncio.BrokenBarrierError, ConnectionError
+            ):
+                await reader.readuntil(b"\r\n\r\n")
+                await all_there.wait()
+                writer.write(OK + b"content-length: 2\r\n\r\nhi")
+                await reader.read()
+            writer.transport.abort()
+
+        server = await asyncio.start_server(
+            serve, "127.0.0.1", 0, backlog=streams, ssl=theirs if scheme == "https" else None
+        )
+        url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        timeout = httpx.Timeout(60.0, pool=1.0)
+        client = httpx.AsyncClient(transport=StreamTransport(verify=ours), timeout=timeout)
+        try:
+            return await asyncio.gather(*(client.get(url) for _ in range(streams)))
+        finally:
+            await all_there.abort()
+            await client.aclose()
+            await asyncio.gather(*handlers)
+            server.close()
+
+    assert [response.content for response in asyncio.run(run())] == [b"hi"] * streams
+
+
+def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """TLS of a client and of a server with a certificate of its own, which the client trusts."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
+        .sign(key, hashes.SHA256())
+    ).public_bytes(serialization.Encoding.PEM)
+    path = folder / "server.pem"
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        + certificate
+    )
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    theirs.load_cert_chain(path)
+    return ssl.create_default_context(cadata=certificate.decode()), theirs

@@ -88,7 +88,11 @@ def test_counters_of_a_server() -> None:
 
 @pytest.mark.parametrize("server_info", ["", "not json", "[]", '{"internal_states": []}'])
 def test_a_server_that_says_nothing(server_info: str) -> None:
-    assert read({"/server_info": server_info}) == CounterValues()
+    assert read({"/server_info": server_info}) == CounterValues(answered=False)
+
+
+def test_a_server_that_has_not_counted_yet_has_answered() -> None:
+    assert read({"/metrics": ""}) == CounterValues()
 
 
 def test_accept_length_is_of_the_differences() -> None:
@@ -107,6 +111,13 @@ def test_a_counter_that_appears_later_began_at_nothing() -> None:
     after = CounterValues(generation_tokens=50, verify_calls=10, cached_tokens=7)
     view = server_view(before, after)
     assert (view.generation_tokens, view.accept_length, view.cached_tokens) == (40, 4.0, 7)
+
+
+def test_without_an_answer_before_the_bucket_there_is_no_difference() -> None:
+    after = CounterValues(generation_tokens=10**6, verify_calls=10, cached_tokens=7)
+    view = server_view(CounterValues(answered=False), after)
+    assert (view.generation_tokens, view.accept_length, view.cached_tokens) == (None, None, None)
+    assert audit_tokens(server_tokens=view.generation_tokens, ended=[request(10)], closed=[]) == ""
 
 
 @pytest.mark.parametrize(

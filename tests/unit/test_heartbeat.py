@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -15,7 +17,11 @@ from autotune.errors import (
     LeaseLost,
 )
 from autotune.heartbeat import losing, until_lost
-from autotune.supervisors.base import Lease
+from autotune.hosts import HostPlan
+from autotune.launch import Recipe
+from autotune.session import HostSession
+from autotune.supervisors.base import Lease, Original
+from autotune.testing.fake_supervisor import FakeHost, FakeSupervisor
 from tests.scripted import OWNER, Clock
 
 
@@ -113,3 +119,54 @@ def refuse(error: AutotuneError) -> Callable[[], None]:
         raise error
 
     return ask
+
+
+@pytest.fixture
+def defects(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What ended threads, in words."""
+    seen: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(str(args.exc_value)))
+    return seen
+
+
+def test_a_heartbeat_that_ends_by_a_defect_loses_the_host(defects: list[str]) -> None:
+    told: list[AutotuneError] = []
+    heard = threading.Event()
+
+    def tell(reason: AutotuneError) -> None:
+        told.append(reason)
+        heard.set()
+
+    with losing(a_lease(0.05), broken, tell=tell):
+        assert heard.wait(60.0)
+    assert isinstance(told[0], LeaseLost)
+    assert "gpu-a" in told[0].message
+    assert defects == [DEFECT]
+
+
+def test_a_session_whose_heartbeat_ends_by_a_defect_is_lost(defects: list[str]) -> None:
+    class Broken(FakeSupervisor):
+        def beat(self, lease: Lease) -> None:
+            beaten.set()
+            broken()
+
+    beaten = threading.Event()
+    session = HostSession(
+        cast(HostPlan, SimpleNamespace(host="gpu-a")),
+        Broken(FakeHost()),
+        lease=a_lease(0.05),
+        original=cast(Original, None),
+        recipe=cast(Recipe, None),
+    )
+    assert beaten.wait(60.0)
+    session.leave()
+    assert isinstance(session.lost, LeaseLost)
+    assert not session.usable
+    assert defects == [DEFECT]
+
+
+DEFECT = "filedescriptor out of range in select()"
+
+
+def broken() -> None:
+    raise ValueError(DEFECT)
