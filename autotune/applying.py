@@ -1,41 +1,39 @@
 """`export --apply`: the chosen configuration into the service unit, proved before it is kept.
 
-The way is the one of a trial: lease, dead man's switch, runtime drop-in, restart, proof.  Only then
-the permanent drop-in is written and the runtime one removed, in one step of the host that needs no
-second restart; interrupted before that, the host goes back by itself.
+The way is the one of a trial: lease, dead man's switch, runtime drop-in, restart, proof.  Only
+then it is written where it stays - a drop-in under /etc, or with `--in-place` the unit's own file -
+and the runtime drop-in is removed, which needs no second restart.  Whatever fails before systemd is
+seen to hold it, the host goes back by itself, every byte of its files too.
 """
 
 from __future__ import annotations
 
 import difflib
-import hashlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
+from autotune import holding
 from autotune.answers import Answers
 from autotune.config import StudyConfig
-from autotune.errors import ConfigError, NotApplied
+from autotune.errors import ConfigError, NotApplied, StudyError
 from autotune.exporting import Choice
 from autotune.hosts import HostPlan, open_supervisor
 from autotune.interrupts import undisturbed
-from autotune.measurement import Ending
+from autotune.measurement import BucketMeasurement, Ending
 from autotune.opening import Found, look, plan_host
 from autotune.proof import Nonce
 from autotune.runners.work import work
 from autotune.session import HostSession
 from autotune.sglang.masking import mask_text, masked_words
+from autotune.stored import StoredStudy
 from autotune.supervisors.base import Launch
 from autotune.supervisors.owner import owner_here
 from autotune.supervisors.systemd import SystemdSupervisor
+from autotune.systemd.exports import Written, files_hash
 from autotune.trial import Notes, TrialSpec
-from autotune.workload import Bucket
 
-__all__ = [
-    "apply_choice",
-    "dropin_text",
-    "files_hash",
-    "undo",
-]
+__all__ = ["apply_choice", "dropin_text", "remeasured", "undo"]
 
 HEADER = """\
 # Written by `autotune export --apply`: study {study}, trial {trial}.
@@ -43,42 +41,141 @@ HEADER = """\
 # Replaces the command line of the unit files with SHA-256 {files}.
 # `autotune export --undo` takes it away again.
 """
+NOTE = """\
+# Written by `autotune export --apply --in-place`: study {study}, trial {trial}.
+# {verdict}
+# `autotune export --undo` puts back what the file was before.
+"""
+
+Say = Callable[[str], None]
 
 
-def dropin_text(config: StudyConfig, choice: Choice) -> str:
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """One host, read and checked: what would be written there.
+
+    Attributes:
+        written: None when the host runs the choice already.
+    """
+
+    found: Found
+    launch: Launch
+    written: Written | None = None
+    difference: str = ""
+    note: str = ""
+
+
+def dropin_text(config: StudyConfig, stored: StoredStudy, choice: Choice) -> str:
     """The permanent drop-in for the first host, nothing changed there.
 
     Raises:
         ConfigError: The study's service is no systemd unit.
+        StaleWinner: It is not what the study measured any more.
     """
     plan = plan_host(config, config.service.hosts[0])
     with _systemd(plan) as supervisor:
-        found = look(config, plan, supervisor)
-        return _text(supervisor, found, choice)
+        found = _look(config, plan, supervisor, choice)
+        _require_holding(stored, choice, found)
+        launch = found.recipe.launch(choice.parameters, None)
+        return _drop_in(supervisor, found, choice, launch).after
 
 
 def apply_choice(
-    config: StudyConfig, choice: Choice, *, dry_run: bool, say: Callable[[str], None]
+    config: StudyConfig,
+    stored: StoredStudy,
+    choice: Choice,
+    *,
+    in_place: bool,
+    dry_run: bool,
+    say: Say,
 ) -> None:
     """Bring the choice into the service of every host of the study, one after the other.
 
+    Every host is read and checked before the first one is changed.
+
+    Args:
+        in_place: Into the unit's own file, not into a drop-in.
+
     Raises:
+        StaleWinner: What was measured is not what is there any more; nothing was changed.
+        UnitRefused: The unit's own file cannot be changed safely; nothing was changed.
         NotApplied: The proof failed; the host is as it was found.
     """
+    waiting = []
     for host in config.service.hosts:
         plan = plan_host(config, host)
         with _systemd(plan) as supervisor:
-            found = look(config, plan, supervisor)
-            launch = found.recipe.launch(choice.parameters, None)
-            text = _text(supervisor, found, choice)
-            say(f"{plan.host}: {supervisor.export.path}")
-            difference = _difference(found.original.launch, launch)
-            say(difference or "  it runs this configuration already: nothing is changed")
-            if dry_run and difference:
-                say(mask_text(text))
-            if dry_run or not difference:
-                continue
-            _apply(config, choice, found, supervisor, launch=launch, text=text, say=say)
+            prepared = _prepare(config, stored, choice, plan, supervisor, in_place=in_place)
+        if prepared.written is None:
+            say(f"{plan.host}: it runs this configuration already: nothing is changed")
+            continue
+        say(f"{plan.host}: {prepared.written.path}")
+        if prepared.note:
+            say(f"  note: {prepared.note}")
+        say(prepared.difference)
+        if dry_run:
+            say(mask_text(_file_difference(prepared.written)))
+        waiting.append(plan)
+    for plan in () if dry_run else waiting:
+        with _systemd(plan) as supervisor:
+            prepared = _prepare(config, stored, choice, plan, supervisor, in_place=in_place)
+            if prepared.written is not None:
+                _apply(config, stored, choice, prepared, prepared.written, supervisor, say=say)
+
+
+def _prepare(
+    config: StudyConfig,
+    stored: StoredStudy,
+    choice: Choice,
+    plan: HostPlan,
+    supervisor: SystemdSupervisor,
+    *,
+    in_place: bool,
+) -> _Prepared:
+    found = _look(config, plan, supervisor, choice)
+    launch = found.recipe.launch(choice.parameters, None)
+    difference = _difference(found.original.launch.texts(), launch.texts())
+    if not difference and not launch.environment and not launch.unset:
+        return _Prepared(found, launch)
+    note = _require_holding(stored, choice, found)
+    if in_place:
+        written = supervisor.export.in_place(launch, note=_filled(NOTE, choice))
+    else:
+        written = _drop_in(supervisor, found, choice, launch)
+    return _Prepared(found, launch, written, difference, note)
+
+
+def _look(
+    config: StudyConfig, plan: HostPlan, supervisor: SystemdSupervisor, choice: Choice
+) -> Found:
+    """The host as `look` finds it, also where the choice is what is deployed there by now."""
+    try:
+        return look(config, plan, supervisor)
+    except StudyError:
+        chosen = tuple(
+            replace(p, deployed=choice.parameters[p.name]) for p in config.space.parameters
+        )
+        applied = replace(config, space=replace(config.space, parameters=chosen))
+        try:
+            return look(applied, plan, supervisor)
+        except StudyError:
+            pass  # the first reason is the one to tell
+        standing = supervisor.export.standing()
+        if standing is None:
+            raise
+        raise NotApplied(
+            f"{plan.host}: an earlier export stands in {standing.path}, and what it set is not "
+            "what the study calls deployed",
+            hint="`autotune export --undo` takes it away first",
+        ) from None
+
+
+def _require_holding(stored: StoredStudy, choice: Choice, found: Found) -> str:
+    host = found.plan.host
+    note = holding.require_same_unit(stored, host, found.original)
+    measured = holding.measured_fingerprint(stored, choice, host)
+    holding.require_same_engine(measured, host, found.info)
+    return note
 
 
 def undo(config: StudyConfig, *, say: Callable[[str], None]) -> None:
@@ -92,15 +189,15 @@ def undo(config: StudyConfig, *, say: Callable[[str], None]) -> None:
 
 def _apply(
     config: StudyConfig,
+    stored: StoredStudy,
     choice: Choice,
-    found: Found,
+    prepared: _Prepared,
+    written: Written,
     supervisor: SystemdSupervisor,
     *,
-    launch: Launch,
-    text: str,
-    say: Callable[[str], None],
+    say: Say,
 ) -> None:
-    plan = found.plan
+    found, launch, plan = prepared.found, prepared.launch, prepared.found.plan
     say(f"{plan.host}: restart, load and proof ...")
     lease = supervisor.take_lease(
         owner_here(config.name), found.original, restore_after_s=config.service.restore_after_s
@@ -124,6 +221,7 @@ def _apply(
             measure=config.measure.settings(),
             answers=_no_answers(),
             prompts_seed=config.study.seed,
+            fingerprint=holding.measured_fingerprint(stored, choice, plan.host),
         )
         record = work(spec, Notes())
         if record.ending is not Ending.COMPLETE:
@@ -133,8 +231,9 @@ def _apply(
                 hint="the host is put back as it was found",
             )
         say(f"{plan.host}: {len(record.proof)} proof links hold")
-        say(_remeasured(record.buckets[0].output_tok_per_s, bucket, choice))
-        supervisor.keep_export(lease, launch, text)
+        earlier = (b for start in choice.trial.starts for b in start.buckets)
+        say(f"  {remeasured(record.buckets[0], earlier)}")
+        supervisor.keep_export(lease, launch, written)
         kept = True
     finally:
         with undisturbed((plan.host,)):
@@ -152,43 +251,42 @@ def _systemd(plan: HostPlan) -> SystemdSupervisor:
     return supervisor
 
 
-def _text(supervisor: SystemdSupervisor, found: Found, choice: Choice) -> str:
-    header = HEADER.format(
-        study=choice.study,
-        trial=choice.trial.number,
-        verdict=choice.conclusion.get("sentence", ""),
-        files=files_hash(found.original.files, without=supervisor.export.path),
-    )
-    return supervisor.export.render(found.recipe.launch(choice.parameters, None), header=header)
+def _drop_in(
+    supervisor: SystemdSupervisor, found: Found, choice: Choice, launch: Launch
+) -> Written:
+    files = files_hash(found.original.files, without=supervisor.export.path)
+    return supervisor.export.drop_in(launch, header=_filled(HEADER, choice, files=files))
 
 
-def files_hash(files: Mapping[str, str], *, without: str) -> str:
-    """One hash over the unit's files, ours left out: it moves when the unit does."""
-    lines = [f"{path} {digest}" for path, digest in sorted(files.items()) if path != without]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+def _filled(template: str, choice: Choice, **more: str) -> str:
+    verdict = " ".join(str(choice.conclusion.get("sentence", "")).split())
+    return template.format(study=choice.study, trial=choice.trial.number, verdict=verdict, **more)
 
 
-def _difference(before: Launch, after: Launch) -> str:
-    lines = difflib.unified_diff(
-        masked_words(before.texts()),
-        masked_words(after.texts()),
-        "now",
-        "exported",
-        lineterm="",
-        n=1,
-    )
+def remeasured(now: BucketMeasurement, earlier: Iterable[BucketMeasurement]) -> str:
+    """One bucket of the applied server beside the same one in the study, for people."""
+    interval = f"[{now.interval.low:.1f}, {now.interval.high:.1f}]"
+    said = f"bucket {now.key}: {now.output_tok_per_s:.1f} tok/s {interval} now"
+    before = [bucket for bucket in earlier if bucket.key == now.key and bucket.valid]
+    if not before:
+        return said
+    mean = sum(bucket.output_tok_per_s for bucket in before) / len(before)
+    low = min(bucket.interval.low for bucket in before)
+    slower = "; slower than every measurement there" if now.interval.high < low else ""
+    return f"{said}, {mean:.1f} tok/s in the study{slower}"
+
+
+def _difference(before: Iterable[str], after: Iterable[str]) -> str:
+    words = (masked_words(tuple(before)), masked_words(tuple(after)))
+    lines = difflib.unified_diff(*words, "now", "exported", lineterm="", n=1)
     return "\n".join(f"  {line}" for line in lines)
 
 
-def _remeasured(tok_per_s: float, bucket: Bucket, choice: Choice) -> str:
-    before = [
-        b.output_tok_per_s
-        for start in choice.trial.starts
-        for b in start.buckets
-        if b.key == bucket.key and b.valid
-    ]
-    expected = f", {sum(before) / len(before):.1f} tok/s in the study" if before else ""
-    return f"  bucket {bucket.key}: {tok_per_s:.1f} tok/s now{expected}"
+def _file_difference(written: Written) -> str:
+    if not written.before:
+        return written.after
+    before, after = written.before.splitlines(), written.after.splitlines()
+    return "\n".join(difflib.unified_diff(before, after, "now", "exported", lineterm="", n=2))
 
 
 def _no_answers() -> Answers:

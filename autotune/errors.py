@@ -6,7 +6,7 @@
     ├─ ConfigError (ValueError)          the user's file or arguments; exit 2, nothing was touched
     │  └─ SearchSpaceError · ObjectiveError · WorkloadError · UnknownStudy
     ├─ StudyError                        the study cannot go on; exit 1
-    │  └─ StudyMismatch · FailureRateExceeded · NothingMeasured · NotApplied
+    │  └─ StudyMismatch · FailureRateExceeded · NothingMeasured · NotApplied · StaleWinner
     ├─ StorageError                      exit 1
     │  └─ SchemaOutOfDate · StorageAway
     ├─ TargetError                       the machine's fault; the parameters are tried again
@@ -57,6 +57,7 @@ __all__ = [
     "ServerEnded",
     "ServerStartError",
     "SettingsNotApplied",
+    "StaleWinner",
     "StorageAway",
     "StorageError",
     "StudyError",
@@ -127,6 +128,10 @@ class NothingMeasured(StudyError):
 
 class NotApplied(StudyError):
     """What `verify` or `export --apply` asked for is not what runs."""
+
+
+class StaleWinner(StudyError):
+    """What was measured no longer speaks of what is there now: unit, engine or records changed."""
 
 
 class StorageError(AutotuneError):

@@ -1,4 +1,4 @@
-"""The best configuration as flags, drop-in, JSON or variables.  Pure."""
+"""The best configuration as flags, drop-in, JSON, YAML or variables.  Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import NothingMeasured
+from autotune.errors import NothingMeasured, StaleWinner
 
 if TYPE_CHECKING:
     from autotune.repository import StoredStudy, StoredTrial
@@ -25,6 +25,7 @@ class ExportFormat(StrEnum):
     DROPIN = "dropin"
     JSON = "json"
     ENV = "env"
+    YAML = "yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Choice:
     conclusion: Mapping[str, Any]
 
     def json(self) -> dict[str, Any]:
-        """The contract of `export --format json`."""
+        """The contract of `export --format json` and `yaml`."""
         interval = self.conclusion.get("interval")
         return {
             "study": self.study,
@@ -61,6 +62,7 @@ def choose(stored: StoredStudy) -> Choice:
 
     Raises:
         NothingMeasured: There is no verdict yet, or nothing was measured.
+        StaleWinner: The trial that the verdict names is not in the storage any more.
     """
     verdict = stored.verdict
     if verdict is None or verdict.get("trial") is None:
@@ -80,7 +82,13 @@ def choose(stored: StoredStudy) -> Choice:
             f"study {stored.name!r} has no winner: {verdict['sentence']}",
             hint="run it again with a larger budget",
         )
-    trial = next(t for t in stored.trials if t.number == verdict["trial"])
+    trial = next((t for t in stored.trials if t.number == verdict["trial"]), None)
+    if trial is None:
+        raise StaleWinner(
+            f"study {stored.name!r}: the verdict names trial {verdict['trial']}, which the storage "
+            "does not hold",
+            hint="run the study again",
+        )
     return Choice(stored.name, trial, verdict["parameters"], verdict)
 
 
@@ -92,6 +100,11 @@ def rendered(choice: Choice, space: SearchSpace, format_: ExportFormat, *, dropi
     """
     if format_ is ExportFormat.JSON:
         return json.dumps(choice.json(), indent=2)
+    if format_ is ExportFormat.YAML:
+        import yaml
+
+        text: str = yaml.safe_dump(choice.json(), sort_keys=False, allow_unicode=True)
+        return text.rstrip()
     if format_ is ExportFormat.DROPIN:
         return dropin
     words = [_word(p, choice.parameters, format_) for p in space.parameters]

@@ -13,6 +13,7 @@ from autotune.sglang.masking import masked_words
 from autotune.sglang.server import MISSING, ServerInfo, SglangServer, setting
 from autotune.space import Parameter
 from autotune.supervisors.base import Original, ProcessFacts, Supervisor, Word
+from autotune.supervisors.systemd import SystemdSupervisor
 
 __all__ = ["Comparison", "compare", "compare_variable", "verify_host"]
 
@@ -87,6 +88,18 @@ def verify_host(
             listener is not None and listener.belongs,
         )
     )
+    if isinstance(supervisor, SystemdSupervisor) and (export := supervisor.export.standing()):
+        seen = "they have changed since" if export.moved else "the same"
+        rows.append(
+            Comparison(
+                plan.host,
+                f"export in {export.path}",
+                "made for the unit's files",
+                seen,
+                None,
+                not export.moved,
+            )
+        )
     info, reason = _ask(plan)
     for parameter in parameters:
         if parameter.env:

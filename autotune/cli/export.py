@@ -26,6 +26,10 @@ def command(
         bool,
         typer.Option("--dry-run", help="With --apply: show what would change, change nothing."),
     ] = False,
+    in_place: Annotated[
+        bool,
+        typer.Option("--in-place", help="With --apply: into the unit's own file, no drop-in."),
+    ] = False,
     undo: Annotated[
         bool, typer.Option("--undo", help="Take an applied configuration away again.")
     ] = False,
@@ -36,9 +40,16 @@ def command(
     """
     from autotune import applying
     from autotune.doubts import doubts
+    from autotune.errors import ConfigError
     from autotune.exporting import choose, rendered
+    from autotune.holding import require_records
     from autotune.reading import find_study, load_stored
 
+    if undo and apply:
+        raise ConfigError("--undo takes away what --apply has written", hint="give one of them")
+    for option, given in (("--in-place", in_place), ("--dry-run", dry_run)):
+        if given and not apply:
+            raise ConfigError(f"{option} says how to apply", hint=f"give --apply {option}")
     config = find_study(study, storage).replace_budget(
         trials=None, hours=None, hosts=tuple(host or ())
     )
@@ -47,10 +58,14 @@ def command(
         return
     stored = load_stored(study, storage, evidence=False)
     choice = choose(stored)
+    require_records(choice)
     for doubt in doubts(stored.definition, choice.parameters):
         typer.echo(f"note: {doubt}", err=True)
     if apply:
-        applying.apply_choice(config, choice, dry_run=dry_run, say=typer.echo)
+        applying.apply_choice(
+            config, stored, choice, in_place=in_place, dry_run=dry_run, say=typer.echo
+        )
         return
-    dropin = applying.dropin_text(config, choice) if format_ is ExportFormat.DROPIN else ""
+    wanted = format_ is ExportFormat.DROPIN
+    dropin = applying.dropin_text(config, stored, choice) if wanted else ""
     typer.echo(rendered(choice, config.space, format_, dropin=dropin))

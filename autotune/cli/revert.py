@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from autotune.hosts import HostPlan
+    from autotune.supervisors.base import Supervisor
 
 __all__ = ["command"]
 
@@ -26,13 +27,18 @@ def command(
     unit: Annotated[
         str | None, typer.Option("--unit", help="With --host: the unit, when there is no study.")
     ] = None,
+    exported: Annotated[
+        bool,
+        typer.Option("--exported", help="Take an applied export away too, like export --undo."),
+    ] = False,
     ssh_config: Annotated[
         str | None, typer.Option("--ssh-config", help="With --unit: read it instead of your own.")
     ] = None,
 ) -> None:
     """Restore the service of every host now, also where no tuner lives any more.
 
-    Needs nothing but the host: what to go back to is kept there.
+    Needs nothing but the host: what to go back to is kept there. A configuration that
+    `export --apply` has put into the service stays, unless --exported is given.
 
     Example: autotune revert --host gpu-a --unit llm.service
     """
@@ -50,10 +56,25 @@ def command(
     for plan in plans:
         with open_supervisor(plan) as supervisor:
             held = supervisor.revert()
-        left = f"restored; it was left by {describe_owner(held)}" if held else "nothing to restore"
-        typer.echo(f"{plan.host}: {left}")
+            left = (
+                f"restored; it was left by {describe_owner(held)}" if held else "nothing to restore"
+            )
+            away = exported and _take_export_away(plan, supervisor)
+        typer.echo(f"{plan.host}: {left}{'; the export is taken away' if away else ''}")
         if study:
             _note(study, storage, plan.host)
+
+
+def _take_export_away(plan: HostPlan, supervisor: Supervisor) -> bool:
+    from autotune.errors import ConfigError
+    from autotune.supervisors.systemd import SystemdSupervisor
+
+    if not isinstance(supervisor, SystemdSupervisor):
+        raise ConfigError(
+            f"{plan.host} is a process of the tuner: no export stands there",
+            hint="leave --exported out",
+        )
+    return supervisor.export.undo()
 
 
 def _note(study: str, storage: str | None, host: str) -> None:

@@ -46,7 +46,7 @@ from autotune.systemd.agent import Agent, Held
 from autotune.systemd.checks import UnitChecks, is_refusal, not_started
 from autotune.systemd.dropin import NO_LINE_LOST, dropin_path, held_argv, render
 from autotune.systemd.expand import expand
-from autotune.systemd.exports import UnitExport
+from autotune.systemd.exports import UnitExport, Written
 from autotune.systemd.facts import UnitState
 from autotune.systemd.finding import find_original
 from autotune.systemd.journal import JournalFollower, last_lines
@@ -260,7 +260,7 @@ class SystemdSupervisor:
 
     @property
     def export(self) -> UnitExport:
-        """The permanent drop-in of the unit."""
+        """What an export leaves in the unit."""
         return UnitExport(
             unit=self.unit,
             agent=self._agent,
@@ -270,9 +270,9 @@ class SystemdSupervisor:
             expected_argv=self.expected_argv,
         )
 
-    def keep_export(self, lease: Lease, launch: Launch, text: str) -> None:
+    def keep_export(self, lease: Lease, launch: Launch, written: Written) -> None:
         """Make the command line that runs now the unit's own; see `UnitExport.keep`."""
-        self.export.keep(lease, self._known_record(lease.id), launch, text)
+        self.export.keep(lease, self._known_record(lease.id), launch, written)
 
     # -- the way back -----------------------------------------------------------------------------
 

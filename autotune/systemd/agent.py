@@ -44,7 +44,7 @@ FOLDER = "/run/autotune"
 MKDIR = "/usr/bin/mkdir"
 TEE = "/usr/bin/tee"
 SHELL = "/bin/sh"
-PARTS = ("frame", "processes", "lease", "way_back", "verbs")
+PARTS = ("frame", "processes", "lease", "exports", "way_back", "verbs")
 """Files of `agent_script/`, in order; together they are the script."""
 
 _GONE = 3

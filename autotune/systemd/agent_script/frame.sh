@@ -95,15 +95,3 @@ remove_dropin() {
     return 1
 }
 
-# What an export has written goes, what it replaced comes back.
-take_export_back() {
-    if [ -e "$UNDO" ]; then
-        mv "$UNDO" "$EXPORT" || return 1
-    else
-        rm -f "$EXPORT" || return 1
-    fi
-    rm -f "$EXPORT_DIR/.autotune-export.new"
-    rmdir "$EXPORT_DIR" 2>/dev/null
-    return 0
-}
-

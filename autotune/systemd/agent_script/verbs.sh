@@ -44,35 +44,42 @@ case $verb in
         guard "$lease" "$claim"
         remove_dropin || fail 74 "$DROPIN cannot be removed" ;;
     keep)
-        # The command line that runs becomes the unit's own, without another restart: the permanent
-        # drop-in comes, the runtime one goes, and with them the lease.
+        # The command line that runs becomes the unit's own, without another restart: it is written
+        # where it stays and the runtime drop-in goes. Until `kept` the way back takes it back.
         lock
         guard "$lease" -
-        mkdir -p -m 755 "$EXPORT_DIR" || fail 74 "$EXPORT_DIR cannot be made"
-        rm -f "$UNDO"
-        if [ -e "$EXPORT" ]; then
-            cp -p "$EXPORT" "$UNDO" || fail 74 "$UNDO cannot be written"
-        fi
-        : >"$LEASE_DIR/exporting" || fail 74 "$LEASE_DIR cannot be written"
-        new=$EXPORT_DIR/.autotune-export.new
-        { cat >"$new" && chmod 644 "$new" && mv "$new" "$EXPORT"; } || {
-            rm -f "$new"
-            fail 74 "$EXPORT cannot be written"
-        }
+        case $first in
+            drop-in) keep_drop_in ;;
+            in-place) keep_in_place "$second" ;;
+            *) fail 64 "unknown export $first" ;;
+        esac
         rm -f "$BALLAST"
-        remove_dropin || fail 74 "$DROPIN cannot be removed"
+        remove_dropin || fail 74 "$DROPIN cannot be removed" ;;
+    kept)
+        lock
+        guard "$lease" -
         rm -f "$LEASE_DIR/exporting"
         clear_all || fail 74 "/run cannot be written" ;;
+    exported)
+        # Which export stands, and where.
+        if [ -e "$EXPORT" ]; then
+            echo "drop-in $EXPORT"
+        elif [ -e "$(own_file)$NOTE" ]; then
+            echo "in-place $(own_file)"
+        fi ;;
     undo)
         lock
         if [ -d "$LEASE_DIR" ]; then
             fail 71 "somebody tunes this unit"
         fi
-        if [ ! -e "$EXPORT" ]; then
+        if [ -e "$EXPORT" ]; then
+            take_drop_in_back || fail 74 "$EXPORT cannot be taken back"
+        elif [ -e "$(own_file)$NOTE" ]; then
+            undo_in_place
+        else
             echo none
             exit 0
         fi
-        take_export_back || fail 74 "$EXPORT cannot be taken back"
         systemctl daemon-reload || fail 74 "systemd refused to reload"
         show InvocationID
         case $(show ActiveState) in

@@ -66,7 +66,8 @@ restore() {
     unlock
     # An export that was not finished is taken back too.
     if [ -e "$LEASE_DIR/exporting" ]; then
-        take_export_back || explain "$EXPORT cannot be taken back"
+        take_export_back || explain "the export cannot be taken back"
+        rm -f "$LEASE_DIR/exporting"
     fi
     rm -f "$BALLAST"
     said=
