@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from autotune.cli.options import Storage, Study
+from autotune.report.formats import TableFormat
 
 __all__ = ["command"]
 
@@ -18,8 +19,15 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write; else STUDY-report.html.")
     ] = None,
+    tables: Annotated[
+        Path | None,
+        typer.Option("--tables", help="Folder for every table as a file of its own, all digits."),
+    ] = None,
+    tables_format: Annotated[
+        TableFormat, typer.Option("--tables-format", help="With --tables: kind of those files.")
+    ] = TableFormat.CSV,
 ) -> None:
-    """Write one self-contained HTML file about a study.
+    """Write one self-contained HTML file about a study, and its tables as files.
 
     Example: autotune report --study demo
     """
@@ -31,3 +39,8 @@ def command(
     path = output or Path(f"{stored.name}-report.html")
     write_report(stored, path)
     typer.echo(f"report: {path}")
+    if tables is not None:
+        from autotune.report.files import write_tables
+
+        for written in write_tables(stored, tables, tables_format):
+            typer.echo(f"table: {written}")

@@ -16,8 +16,11 @@ from autotune.repository import StoredStart, StoredStudy, StoredTrial
 __all__ = [
     "buckets_frame",
     "coding_frame",
+    "failures_frame",
+    "finalists_frame",
     "parameter_names",
     "proof_frame",
+    "settings_frame",
     "start_gpu_hours",
     "starts_frame",
     "state_of",
@@ -37,6 +40,19 @@ _BUCKET_COLUMNS = (
 )
 _PROOF_COLUMNS = ("trial", "start", "role", "link", "wanted", "seen", "ok", "at_s", "raw")
 _CODING_COLUMNS = ("trial", "start", "role", "reference", "passed", "failed", "outcomes", "wall_s")
+_FAILURE_COLUMNS = (
+    "trial",
+    "start",
+    "role",
+    "host",
+    "state",
+    "kind",
+    "link",
+    "message",
+    "log_tail",
+)
+_FINALIST_COLUMNS = ("trial", "parameters", "changes", "repeats", "ratio", "low", "high")
+_SETTING_COLUMNS = ("parameter", "flag", "variable", "deployed", "chosen", "trial")
 
 
 def parameter_names(study: StoredStudy) -> tuple[str, ...]:
@@ -192,6 +208,65 @@ def coding_frame(study: StoredStudy) -> pd.DataFrame:
         if start.record is not None and start.record.coding is not None
     ]
     return _frame(rows, _CODING_COLUMNS)
+
+
+def failures_frame(study: StoredStudy) -> pd.DataFrame:
+    """One row for each start that gave no usable score, with the lines that tell why."""
+    rows = [
+        {
+            "trial": trial.number,
+            "start": position,
+            "role": str(start.role),
+            "host": start.host,
+            "state": state_of(trial, position),
+            "kind": failure.kind if failure else "LimitViolated",
+            "link": failure.link if failure else "",
+            "message": failure.message if failure else "; ".join(start.violations),
+            "log_tail": "\n".join(failure.log_tail) if failure else "",
+        }
+        for trial in study.trials
+        for position, start in enumerate(trial.starts)
+        for failure in (start.record.failure if start.record else None,)
+        if failure is not None or start.violations
+    ]
+    return _frame(rows, _FAILURE_COLUMNS)
+
+
+def finalists_frame(study: StoredStudy) -> pd.DataFrame:
+    """One row for each finalist of the final rounds; ratios to the reference, 95 % together."""
+    rows = [
+        {
+            "trial": one["trial"],
+            "parameters": dict(one["parameters"]),
+            "changes": one["changes"],
+            "repeats": one["repeats"],
+            "ratio": one["ratio"],
+            "low": one["interval"]["low"],
+            "high": one["interval"]["high"],
+        }
+        for one in (study.verdict or {}).get("finalists") or ()
+    ]
+    return _frame(rows, _FINALIST_COLUMNS)
+
+
+def settings_frame(study: StoredStudy) -> pd.DataFrame:
+    """One row for each parameter: what is deployed, and what the verdict names; none before it."""
+    verdict = study.verdict or {}
+    chosen = verdict.get("parameters")
+    if not chosen:
+        return _frame([], _SETTING_COLUMNS)
+    rows = [
+        {
+            "parameter": name,
+            "flag": section.get("flag") or "",
+            "variable": section.get("env") or "",
+            "deployed": str(section.get("deployed")),
+            "chosen": "none" if chosen.get(name) is None else str(chosen[name]),
+            "trial": verdict.get("trial"),
+        }
+        for name, section in study.definition.get("parameters", {}).items()
+    ]
+    return _frame(rows, _SETTING_COLUMNS)
 
 
 def _frame(rows: Sequence[dict[str, Any]], columns: tuple[str, ...]) -> pd.DataFrame:

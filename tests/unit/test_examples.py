@@ -86,6 +86,13 @@ def test_an_example_does_what_it_says(command: str, said: str, folder: Path) -> 
     assert said in ended.out
 
 
+def test_the_tables_of_a_report_are_files(folder: Path, tmp_path: Path) -> None:
+    line = f"report --study demo --tables {tmp_path} --tables-format parquet"
+    ended = called(*line.split(), folder=folder)
+    assert ended.code == 0, ended.err
+    assert f"table: {tmp_path}/starts.parquet" in ended.out
+
+
 @pytest.mark.parametrize(
     ("line", "shape"),
     [
