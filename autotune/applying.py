@@ -245,7 +245,7 @@ def _systemd(plan: HostPlan) -> SystemdSupervisor:
     supervisor = open_supervisor(plan)
     if not isinstance(supervisor, SystemdSupervisor):
         raise ConfigError(
-            "the study's service is a process of the tuner, so there is no unit to write to",
+            "the study's service is no systemd unit, so there is nothing to write to",
             hint="use --format flags and start your service with them",
         )
     return supervisor

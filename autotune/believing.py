@@ -71,7 +71,7 @@ def _searching(config: StudyConfig) -> GridGaussianProcessSampler:
         config.space,
         seed=config.study.seed,
         workload=config.workload,
-        aggregate=Aggregate(config.score.aggregate),
+        aggregate=Aggregate.called(config.score.aggregate),
     )
 
 
@@ -162,7 +162,7 @@ def _parameters(config: StudyConfig, history: History) -> list[dict[str, Any]]:
         history,
         Candidates.of(space, [*tested, *listed]),
         workload=config.workload,
-        aggregate=Aggregate(config.score.aggregate),
+        aggregate=Aggregate.called(config.score.aggregate),
         everything=True,
     )
     assert along is not None

@@ -12,6 +12,7 @@ from autotune.believing import belief_of, findings, history_of, outlook
 from autotune.config import StudyConfig
 from autotune.gate_caveats import gate_caveats
 from autotune.measurement import Ending, Interval
+from autotune.objective import in_tok_per_s
 from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
 from autotune.space import ParameterValue, Values
 from autotune.verdict import (
@@ -241,10 +242,12 @@ def _absolute(start: StoredStart, config: StudyConfig) -> float:
     reference's noise into another round."""
     assert start.score is not None
     throughput = {bucket.key: bucket.output_tok_per_s for bucket in start.buckets}
-    parts = [(b.weight, throughput[b.key]) for b in config.workload.buckets]
+    parts = {bucket: throughput[bucket.key] for bucket in config.workload.buckets}
     if config.score.aggregate == "geometric":
-        return start.score.gate * math.exp(sum(w * math.log(t) for w, t in parts))
-    return start.score.gate * sum(w * t for w, t in parts)
+        raw = math.exp(sum(b.weight * math.log(t) for b, t in parts.items()))
+    else:
+        raw = in_tok_per_s(config.score.aggregate, parts)
+    return start.score.gate * raw
 
 
 def _finalist(

@@ -7,26 +7,25 @@ A plug-in is an installed package with entry points of the group `autotune.const
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from types import MappingProxyType
 
 from autotune import ddtree, eagle
 from autotune.errors import SearchSpaceError
+from autotune.plugins import Group, loaded, points
 from autotune.space import Constraint
 
-__all__ = ["GROUP", "known_constraints"]
-
-GROUP = "autotune.constraints"
+__all__ = ["known_constraints"]
 
 
 def known_constraints() -> Mapping[str, Constraint]:
     """Constraints by name.
 
     Raises:
-        SearchSpaceError: A plug-in cannot be loaded, or takes a name that is taken.
+        ConfigError: A plug-in cannot be loaded, or takes a name that is taken.
     """
     known = {**ddtree.CONSTRAINTS, **eagle.CONSTRAINTS}
-    for point in entry_points(group=GROUP):
+    for point in points(Group.CONSTRAINTS):
         rule = _loaded(point)
         if rule.name in known:
             raise SearchSpaceError(
@@ -38,16 +37,10 @@ def known_constraints() -> Mapping[str, Constraint]:
 
 
 def _loaded(point: EntryPoint) -> Constraint:
-    try:
-        rule = point.load()
-    except (ImportError, AttributeError) as error:
-        raise SearchSpaceError(
-            f"plug-in {point.name} = {point.value!r} of {GROUP} cannot be loaded: {error}",
-            hint="install its package anew, or remove it",
-        ) from error
+    rule = loaded(point)
     if not isinstance(rule, Constraint):
         raise SearchSpaceError(
-            f"plug-in {point.value!r} of {GROUP} is no autotune.space.Constraint",
+            f"plug-in {point.value!r} of {Group.CONSTRAINTS} is no autotune.space.Constraint",
             hint="its entry point must name one",
         )
     return rule

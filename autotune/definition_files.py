@@ -8,11 +8,22 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import core_schema
 
 from autotune.measure_settings import MeasureSettings
+from autotune.plugins import Group, require_known
 from autotune.space import ParameterKind
 from autotune.workload import Bucket, Workload
 
@@ -39,6 +50,37 @@ Reason = Annotated[str, Field(min_length=3)]
 _MEASURE = MeasureSettings()
 
 
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """Marks a name: a shipped part's, or a plug-in's of the group."""
+
+    group: Group
+    shipped: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_after_validator_function(self._known, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {
+            "anyOf": [{"enum": list(self.shipped)}, {"type": "string"}],
+            "description": f"a shipped one, or one of an installed package ({self.group})",
+        }
+
+    def _known(self, name: str) -> str:
+        return require_known(name, self.group, self.shipped)
+
+
+SamplerName = Annotated[
+    str, _Named(Group.SAMPLERS, ("auto", "tpe", "gp", "cmaes", "qmc", "random", "grid"))
+]
+SupervisorName = Annotated[str, _Named(Group.SUPERVISORS, ("systemd", "process"))]
+AggregateName = Annotated[str, _Named(Group.OBJECTIVES, ("arithmetic", "geometric"))]
+
+
 class Section(BaseModel):
     """A table of a definition file: unknown keys are errors, values never change."""
 
@@ -63,7 +105,7 @@ class StudySection(Section):
     hours: Positive | None = None
     gpu_hours: Positive | None = None
     least_gain: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    sampler: Literal["auto", "tpe", "gp", "cmaes", "qmc", "random", "grid"] = "auto"
+    sampler: SamplerName = "auto"
     seed: int = 0
     enqueue: tuple[tuple[int | float | str, ...], ...] = ()
     constraints: tuple[str, ...] = ()
@@ -98,7 +140,7 @@ class ServiceSection(Section):
     """
 
     engine: Literal["sglang"] = "sglang"
-    supervisor: Literal["systemd", "process"]
+    supervisor: SupervisorName
     unit: str | None = None
     hosts: Annotated[tuple[str, ...], Field(min_length=1)]
     base_url: Annotated[str, Field(pattern=r"^https?://")]
@@ -200,7 +242,7 @@ class BucketSection(Section):
 class ScoreSection(Section):
     """`[score]`: how buckets become one number; formulas in docs/metrics.md."""
 
-    aggregate: Literal["arithmetic", "geometric"] = "arithmetic"
+    aggregate: AggregateName = "arithmetic"
     penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
     floor: Share = 0.0
     ttft_p99_ms: Positive | None = None

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.errors import ConfigError
+from autotune.plugins import Group, function
 from autotune.supervisors.base import Supervisor
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ class HostPlan:
     Attributes:
         host: What the study calls it.
         reach: How it is reached: its ssh name, or `local`; empty when that is its name.
-        supervisor: "systemd" or "process".
+        supervisor: "systemd", "process" or a plug-in's name.
         base_url: Address of the server, placeholders filled in.
         port: Port that the server listens on.
         unit: systemd unit; empty for a process.
@@ -68,6 +70,8 @@ def open_supervisor(plan: HostPlan) -> Supervisor:
             environment={**os.environ, **plan.environment},
             stop_timeout_s=plan.stop_timeout_s,
         )
+    if plan.supervisor != "systemd":
+        return _of_plugin(plan)
     from autotune.supervisors.systemd import SystemdSupervisor
     from autotune.systemd.way_back import Limits
 
@@ -81,6 +85,22 @@ def open_supervisor(plan: HostPlan) -> Supervisor:
             serve_s=plan.load_timeout_s, restore_s=plan.load_timeout_s + plan.stop_timeout_s
         ),
     )
+
+
+def _of_plugin(plan: HostPlan) -> Supervisor:
+    """The supervisor of an installed package.
+
+    Raises:
+        ConfigError: Its function makes something else.
+    """
+    made = function(Group.SUPERVISORS, plan.supervisor)(plan)
+    if not isinstance(made, Supervisor):
+        raise ConfigError(
+            f"the plug-in supervisor {plan.supervisor!r} makes a {type(made).__name__}, which "
+            "lacks methods of autotune.supervisors.base.Supervisor",
+            hint="autotune.testing.supervisor_contract tests them",
+        )
+    return made
 
 
 def open_connector(plan: HostPlan) -> Connector:

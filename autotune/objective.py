@@ -8,6 +8,7 @@ w_b       weight of bucket b, sum 1                               -
 R_b       T_b of the host's last reference                        tok/s
 S         arithmetic: sum w_b T_b                                 tok/s
           geometric: exp(sum w_b ln(T_b / R_b))                   -
+          a plug-in's: its function of all T_b                    tok/s
 N         task-samples judged on both the trial and its reference -
 F, F_ref  failed task-samples of the trial, of its reference      -
 E         max(0, F - F_ref) if the paired test has p <= alpha     -
@@ -26,14 +27,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
+from types import MappingProxyType
 
 from autotune.coding.evaluate import Outcome
 from autotune.coding.gate import ALPHA, DRIFTING_ALPHA, excess_failures, gate_factor
 from autotune.coding.lossless import Comparison, Losslessness
+from autotune.errors import ObjectiveError
 from autotune.measurement import BucketMeasurement, CodingResult, Interval
-from autotune.workload import Workload
+from autotune.plugins import Group, function
+from autotune.workload import Bucket, Workload
 
-__all__ = ["Reference", "Rule", "Score", "score_start"]
+__all__ = ["Reference", "Rule", "Score", "in_tok_per_s", "score_start"]
 
 # Half-width of a 95 % interval in standard errors.
 Z95 = NormalDist().inv_cdf(0.975)
@@ -44,7 +48,7 @@ class Rule:
     """How buckets become one number; from the objective's `[score]`.
 
     Attributes:
-        aggregate: "arithmetic" or "geometric".
+        aggregate: "arithmetic", "geometric" or a plug-in's name.
         penalty: Weight of the share of excess coding failures.
         floor: Least T_b / R_b of every bucket; below it the start violates a constraint.
         ttft_p99_ms, tpot_p99_ms: Upper limits in every bucket, ms; None without.
@@ -124,9 +128,12 @@ def score_start(
             sum((w * m.interval.half_width / Z95 / m.output_tok_per_s) ** 2 for w, m in parts)
         )
         error = raw * relative
-    else:
+    elif rule.aggregate == "arithmetic":
         raw = sum(w * m.output_tok_per_s for w, m in parts)
         error = math.sqrt(sum((w * m.interval.half_width / Z95) ** 2 for w, m in parts))
+    else:
+        seen = {bucket: measured[bucket.key] for bucket in workload.buckets}
+        raw, error = _by_plugin(rule.aggregate, seen)
     drifting = lossless is not None and lossless.verdict is Losslessness.DRIFTING
     excess, gate = _gate(coding, reference, rule, alpha=DRIFTING_ALPHA if drifting else ALPHA)
     value = gate * raw
@@ -138,6 +145,41 @@ def score_start(
         excess_failures=excess,
         violations=_violations(parts, base, rule),
     )
+
+
+def in_tok_per_s(aggregate: str, throughput: Mapping[Bucket, float]) -> float:
+    """S of every aggregate but the geometric one, whose S is a ratio.
+
+    Raises:
+        ObjectiveError: A plug-in gives no positive number.
+    """
+    if aggregate == "arithmetic":
+        return sum(bucket.weight * speed for bucket, speed in throughput.items())
+    value = function(Group.OBJECTIVES, aggregate)(MappingProxyType(throughput))
+    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+        raise ObjectiveError(
+            f"the plug-in objective {aggregate!r} makes {value!r} of these throughputs",
+            hint="it must return a positive number, tok/s",
+        )
+    return float(value)
+
+
+def _by_plugin(aggregate: str, seen: Mapping[Bucket, BucketMeasurement]) -> tuple[float, float]:
+    """S of a plug-in's aggregate and its standard error, the buckets' errors as independent.
+
+    Each bucket moves by one standard error to both sides (central difference); the squares add up.
+    """
+    throughput = {bucket: m.output_tok_per_s for bucket, m in seen.items()}
+    raw = in_tok_per_s(aggregate, throughput)
+    squares = 0.0
+    for bucket, m in seen.items():
+        error = min(m.interval.half_width / Z95, m.output_tok_per_s / 2)
+        up, down = (
+            in_tok_per_s(aggregate, {**throughput, bucket: m.output_tok_per_s + step})
+            for step in (error, -error)
+        )
+        squares += ((up - down) / 2) ** 2
+    return raw, math.sqrt(squares)
 
 
 def _gate(

@@ -66,9 +66,11 @@ def plan_host(config: StudyConfig, host: str) -> HostPlan:
         directory = service_folder(config, label)
         port = int(given) if given else _standing_port(directory)
         address = "127.0.0.1"
-    else:
+    elif service.supervisor == "systemd":
         name, port, address = host, 0, host_address(host, service.ssh_config)
         directory = Path()
+    else:  # what its hosts are, the plug-in alone knows
+        name, port, address, directory = host, 0, host, service_folder(config, label)
     url = service.base_url.replace("{host}", address).replace("{port}", str(port))
     try:
         url_port = urlsplit(url).port

@@ -67,8 +67,13 @@ def look_at_host(config: StudyConfig, plan: HostPlan) -> HostLook:
     look = HostLook(plan)
     if plan.supervisor == "process":
         _look_at_process(config, look)
+    elif plan.supervisor == "systemd":
+        with open_connector(plan) as connector:
+            reached = _look_at_machine(config, look, connector)
+        if reached:
+            _look_at_standing(config, look)
     else:
-        _look_at_unit(config, look)
+        _look_at_standing(config, look)
     return look
 
 
@@ -108,14 +113,19 @@ def _look_at_process(config: StudyConfig, look: HostLook) -> None:
 
 
 # -- a unit ---------------------------------------------------------------------------------------
-def _look_at_unit(config: StudyConfig, look: HostLook) -> None:
+def _look_at_machine(config: StudyConfig, look: HostLook, connector: Connector) -> bool:
+    """Whether it can be reached."""
+    host = look.plan.host
+    if not look.add(tried(host, "ssh", lambda: _login(connector, host))):
+        look.note("everything else", "not looked at: the host cannot be reached")
+        return False
+    look.add(tried(host, "disk", lambda: _disk(connector)))
+    look.add(tried(host, "GPUs", lambda: _gpus(connector, config, host)))
+    return True
+
+
+def _look_at_standing(config: StudyConfig, look: HostLook) -> None:
     plan = look.plan
-    with open_connector(plan) as connector:
-        if not look.add(tried(plan.host, "ssh", lambda: _login(connector, plan.host))):
-            look.note("everything else", "not looked at: the host cannot be reached")
-            return
-        look.add(tried(plan.host, "disk", lambda: _disk(connector)))
-        look.add(tried(plan.host, "GPUs", lambda: _gpus(connector, config, plan.host)))
     with open_supervisor(plan) as supervisor:
         if not look.add(
             tried(plan.host, "rights and lease", lambda: _lease(supervisor, plan.host))

@@ -78,7 +78,7 @@ class Live:
         self._where = _where(config, storage)
         self._total = config.study.trials
         self._gpus = config.service.gpus_per_host
-        self._in_tok_per_s = config.score.aggregate == "arithmetic"
+        self._in_tok_per_s = config.score.aggregate != "geometric"
         self._buckets = len(config.workload.buckets)
         for trial in stored.trials:
             for start in trial.starts:

@@ -72,7 +72,7 @@ def _print(rows: list[Rescored], aggregate: str, *, own: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    unit = "tok/s" if aggregate == "arithmetic" else "ratio"
+    unit = "ratio" if aggregate == "geometric" else "tok/s"
     table = Table()
     for column in (
         *("trial", "role", "host", f"stored {unit}", f"score {unit}", "against reference"),

@@ -47,7 +47,7 @@ def describe(study: StoredStudy) -> Method:
     return Method(
         buckets=_buckets(objective.get("buckets", [])),
         formulas=(
-            *((_FORMULAS[a],) if (a := score.get("aggregate")) in _FORMULAS else ()),
+            _formula(str(score.get("aggregate", "arithmetic"))),
             (
                 f"score = S · max(0, 1 − {score.get('penalty', 0)} · E / N)",
                 "N is the number of coding samples; E is how many more of them fail than for the "
@@ -143,3 +143,9 @@ def _facts(study: StoredStudy) -> tuple[tuple[str, str], ...]:
     return tuple(
         (plain(str(name)), plain(str(value))) for name, value in (*facts, *engine.items()) if value
     )
+
+
+def _formula(aggregate: str) -> tuple[str, str]:
+    """How S is made; of a plug-in only its name is known here."""
+    own = (f"S = {plain(aggregate)}(T)", "A function of an installed package, in tok/s.")
+    return _FORMULAS.get(aggregate, own)

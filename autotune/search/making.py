@@ -14,6 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import ConfigError
 from autotune.parameter import Parameter, ParameterKind, ParameterValue
+from autotune.plugins import Group, function
 from autotune.search.sampler import GridGaussianProcessSampler
 from autotune.search.surrogate import Aggregate
 from autotune.space import SearchSpace
@@ -32,22 +33,28 @@ def make_sampler(
     workload: Workload | None = None,
     aggregate: str = Aggregate.ARITHMETIC,
 ) -> samplers.BaseSampler:
-    """The sampler called `name`, one of `SAMPLERS`.
+    """The sampler called `name`: one of `SAMPLERS`, or a plug-in's.
 
     Args:
         workload: Buckets of the score; "auto" learns from them.
-        aggregate: How the score is made of them, "arithmetic" or "geometric".
+        aggregate: How the score is made of them: "arithmetic", "geometric" or a plug-in's name.
 
     Raises:
         ConfigError: No such sampler, or it needs a package that is not installed.
     """
     if name == "auto":
         return GridGaussianProcessSampler(
-            space, seed=seed, workload=workload, aggregate=Aggregate(aggregate)
+            space, seed=seed, workload=workload, aggregate=Aggregate.called(aggregate)
         )
-    if name not in _SHIPPED:
-        raise ConfigError(f"unknown sampler {name!r}", hint=f"known: {', '.join(SAMPLERS)}")
-    return _SHIPPED[name](space, seed)
+    if name in _SHIPPED:
+        return _SHIPPED[name](space, seed)
+    made = function(Group.SAMPLERS, name)(space, seed)
+    if not isinstance(made, samplers.BaseSampler):
+        raise ConfigError(
+            f"the plug-in sampler {name!r} makes a {type(made).__name__}, no sampler of Optuna",
+            hint="its function must return an optuna.samplers.BaseSampler",
+        )
+    return made
 
 
 def _tpe(space: SearchSpace, seed: int) -> samplers.BaseSampler:

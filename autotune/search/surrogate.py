@@ -56,6 +56,13 @@ class Aggregate(StrEnum):
 
     ARITHMETIC = "arithmetic"
     GEOMETRIC = "geometric"
+    OTHER = "other"
+    """A plug-in's: the model of the rounds does not know it, scores are learned as they are."""
+
+    @classmethod
+    def called(cls, name: str) -> Aggregate:
+        """Of a name in an objective."""
+        return cls(name) if name in (cls.ARITHMETIC, cls.GEOMETRIC) else cls.OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +278,8 @@ def _fitted_round(
     aggregate: Aggregate,
 ) -> _FittedRound | None:
     """The round model and what it explains; None where it cannot be fitted."""
+    if aggregate is Aggregate.OTHER:
+        return None
     data = _round_data(space, history, workload)
     physics = DraftVerifyModel.fit(workload, data) if data is not None else None
     if physics is None or candidates.shape is None:
