@@ -166,13 +166,17 @@ def _changed(word: UnitWord, old: str, new: str) -> _Edit:
 
 
 def _inserted(text: str, words: Sequence[UnitWord], at: int, new: Sequence[str]) -> _Edit:
-    """New words behind word `at - 1`, on a line of their own where flags have lines."""
+    """New words behind word `at - 1`, each flag on a line of its own where flags have lines."""
     flags = [i for i in range(1, at) if words[i].text.startswith("--")]
     gap = text[words[flags[-1] - 1].place[1] : words[flags[-1]].place[0]] if flags else ""
     own_line = re.fullmatch(r"\s*\\\n(?:.*\n)*?([ \t]*)", gap)
     before = f" \\\n{own_line[1]}" if own_line else " "
     place = words[at - 1].place[1]
-    return _Edit((place, place), before + " ".join(map(_written, new)))
+    pieces = [
+        (before if i == 0 or word.startswith("--") else " ") + _written(word)
+        for i, word in enumerate(new)
+    ]
+    return _Edit((place, place), "".join(pieces))
 
 
 def _deleted(text: str, words: Sequence[UnitWord], begin: int, end: int) -> _Edit:

@@ -22,6 +22,7 @@ from autotune.sglang.log import StartupLog
 from autotune.storage import open_engine
 from autotune.supervisors.owner import owner_here
 from autotune.supervisors.systemd import SystemdSupervisor
+from autotune.systemd.agent import restore_units
 from tests.builders import OWNER, a_conclusion, a_start
 from tests.databases import template
 from tests.host.services import argv, found, install, require_as_found, serves, traces, until
@@ -37,7 +38,7 @@ CHANGED = [
     "-    --enable-metrics",
     "+    --enable-metrics \\",
     "+    --max-running-requests 64 \\",
-    "+    --speculative-draft-window-size 2048",
+    "+    --speculative-dflash-draft-window-size 2048",
 ]
 
 
@@ -118,7 +119,7 @@ def test_into_the_units_own_file_and_back(host: SystemdHost, tmp_path: Path) -> 
     assert host.read(BEFORE) == text
     assert set(traces(host).split()) == {BEFORE, NOTE}
     words = argv(host)
-    assert words[-2:] == ("--speculative-draft-window-size", "2048")
+    assert words[-2:] == ("--speculative-dflash-draft-window-size", "2048")
     assert words[words.index("--speculative-ddtree-budget") + 1] == "16"
 
     assert "runs this configuration already" in export(study, "--apply")
@@ -207,7 +208,7 @@ def test_a_tuner_that_dies_before_the_end_leaves_every_byte(
         agent.call("keep", *written.kind, lease=lease.id, payload=written.payload)
         assert changes(before.cat, host.run(f"systemctl cat {UNIT}").stdout) == CHANGED
     # What the timer starts when nobody beats any more.
-    host.run("systemctl start 'autotune-restore@*.service' --all", check=False)
+    host.run(f"systemctl start --no-block '{restore_units(UNIT)[0]}'")
     until(lambda: traces(host) == "" and serves(host), "the host has put itself back")
     require_as_found(host, before)
 

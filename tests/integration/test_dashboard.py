@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from autotune.config import load_study
+from autotune.repository import Repository
 from autotune.storage import open_engine, open_optuna
 from autotune.study import TrialStudy
 
@@ -39,6 +40,13 @@ def storage(tmp_path: Path) -> str:
     study.tell_infeasible(study.ask().number)
     study.tell_failed(study.ask().number)
     optuna_storage.engine.dispose()
+    engine = open_engine(url, create=False)
+    repository = Repository(engine)
+    repository.open_study("demo", definition=config.definition, fingerprint="f", provenance={})
+    deployed = config.space.deployed()
+    repository.begin_trial("demo", 0, parameters=deployed, reference=True, retry_of=None)
+    repository.end_trial("demo", 0, "complete")
+    engine.dispose()
     return url
 
 
@@ -96,3 +104,27 @@ def test_it_shows_trials_with_their_buckets_on_the_loopback_address_only(
         if c.status == "LISTEN"
     ]
     assert set(listening) == {"127.0.0.1"}
+
+
+def test_study_and_trials_have_notes_and_the_report_can_be_fetched(
+    dashboard: tuple[subprocess.Popen[bytes], int],
+) -> None:
+    process, port = dashboard
+    study_id = ask(process, port, "/api/studies")["study_summaries"][0]["study_id"]
+    ends_at = time.monotonic() + DEADLINE_S
+    pause = threading.Event()
+    while not (study := ask(process, port, f"/api/studies/{study_id}"))["artifacts"]:
+        assert time.monotonic() < ends_at, "the notes are not written"
+        pause.wait(0.1)
+    assert "There is no verdict" in study["note"]["body"]
+    (report,) = study["artifacts"]
+    assert report["filename"] == "demo-report.html"
+    url = f"http://127.0.0.1:{port}/artifacts/{study_id}/{report['artifact_id']}"
+    fetched = httpx.get(url, trust_env=False, timeout=30)
+    assert fetched.headers["content-type"].startswith("text/html")
+    assert "<html" in fetched.text
+    while (
+        "Trial 0" not in ask(process, port, f"/api/studies/{study_id}")["trials"][0]["note"]["body"]
+    ):
+        assert time.monotonic() < ends_at, "the note of the trial is not written"
+        pause.wait(0.1)

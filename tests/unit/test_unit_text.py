@@ -95,6 +95,8 @@ def test_a_value_changes_its_own_characters() -> None:
 def test_a_new_flag_gets_a_line_where_flags_have_lines() -> None:
     after = changed(LINES, ("--last", "--last --window 2048"))
     assert lines_of(LINES, after) == ["-     --last", "+     --last \\", "+     --window 2048"]
+    two = changed(LINES, ("--last", "--last --window 2048 --deep"))
+    assert two == LINES.replace("--last", "--last \\\n    --window 2048 \\\n    --deep")
     short = HEAD + "ExecStart=/bin/a --x 1\n"
     assert changed(short, ("--x 1", "--x 1 --y 2")) == short.replace("--x 1", "--x 1 --y 2")
 
