@@ -78,6 +78,7 @@ SamplerName = Annotated[
     str, _Named(Group.SAMPLERS, ("auto", "tpe", "gp", "cmaes", "qmc", "random", "grid"))
 ]
 SupervisorName = Annotated[str, _Named(Group.SUPERVISORS, ("systemd", "process"))]
+EngineName = Annotated[str, _Named(Group.ENGINES, ("sglang",))]
 AggregateName = Annotated[str, _Named(Group.OBJECTIVES, ("arithmetic", "geometric"))]
 
 
@@ -139,7 +140,7 @@ class ServiceSection(Section):
     `{port}`; `command` may hold `{port}`.  `ssh_config` is read instead of the user's own.
     """
 
-    engine: Literal["sglang"] = "sglang"
+    engine: EngineName = "sglang"
     supervisor: SupervisorName
     unit: str | None = None
     hosts: Annotated[tuple[str, ...], Field(min_length=1)]

@@ -30,6 +30,7 @@ class HostPlan:
         port: Port that the server listens on.
         unit: systemd unit; empty for a process.
         command: Command of a process; empty for a unit.
+        engine: "sglang" or a plug-in's name.
         ssh_config: ssh configuration file instead of the user's own; empty for that one.
         directory: Where a process keeps its lease and logs.
         api_key, admin_api_key: Secrets; never shown.
@@ -45,6 +46,7 @@ class HostPlan:
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     directory: Path = Path()
+    engine: str = "sglang"
     ssh_config: str = ""
     api_key: str | None = field(default=None, repr=False)
     admin_api_key: str | None = field(default=None, repr=False)

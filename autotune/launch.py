@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from autotune.definition_files import FixedFlag
+from autotune.engines import SGLANG, Engine
 from autotune.errors import StudyError, UnitRefused
 from autotune.homes import Flag, nearest_flag, resolved
 from autotune.passage import edited, read_words
@@ -17,7 +18,7 @@ from autotune.supervisors.base import Launch, Original, Word
 
 __all__ = ["Recipe", "make_recipe"]
 
-NONCE_FLAG = "--weight-version"
+NONCE_FLAG = SGLANG.nonce_flag
 SEED_FLAG = "--random-seed"
 
 
@@ -78,6 +79,7 @@ def make_recipe(
     *,
     host: str,
     info: ServerInfo | None,
+    engine: Engine = SGLANG,
 ) -> Recipe:
     """Find where each tuned flag lives and lay the fixed flags over the live command line.
 
@@ -106,18 +108,19 @@ def make_recipe(
 
     argv = edited(argv, passage, lay)
     words = read_words(argv, passage)
-    unit_sets_it = get_flag(words, NONCE_FLAG, ()) is not None
-    known = info is None or spelling(info, (NONCE_FLAG,)) is not None
-    if (unit_sets_it or not known) and get_flag(words, SEED_FLAG, ()) is not None:
+    flag = engine.nonce_flag
+    free = engine.nonce_replaces or get_flag(words, flag, ()) is None
+    known = info is None or spelling(info, (flag,)) is not None
+    if not (free and known) and get_flag(words, SEED_FLAG, ()) is not None:
         raise UnitRefused(
-            f"{host}: the unit pins {SEED_FLAG} and {NONCE_FLAG} is not free, so nothing tells one "
+            f"{host}: the unit pins {SEED_FLAG} and {flag} is not free, so nothing tells one "
             "start from another",
             hint=f"take {SEED_FLAG} out of the unit",
         )
     return Recipe(
         reference=replace(original.launch, argv=argv),
         parameters=tuple(_spelled(parameter, info) for parameter in space.parameters),
-        nonce_flag=NONCE_FLAG if known and not unit_sets_it else "",
+        nonce_flag=flag if known and free else "",
         known_flags=known_flags,
     )
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from autotune.checking.findings import CheckState
 from autotune.checking.limits import concurrency_finding, context_finding
 from autotune.config import StudyConfig
+from autotune.engines import SGLANG, engine_of, open_server
 from autotune.errors import (
     ConfigError,
     ConnectError,
@@ -27,7 +28,7 @@ from autotune.errors import (
 from autotune.hosts import HostPlan
 from autotune.launch import Recipe, make_recipe
 from autotune.passage import read_words
-from autotune.sglang.server import ServerInfo, SglangServer
+from autotune.sglang.server import ServerInfo
 from autotune.supervisors.base import Original, Supervisor
 from autotune.supervisors.owner import describe_owner, owner_lives
 
@@ -97,6 +98,7 @@ def plan_host(config: StudyConfig, host: str) -> HostPlan:
         environment={key: _fill(text, filled) for key, text in service.environment.items()},
         ssh_config=service.ssh_config or "",
         directory=directory,
+        engine=service.engine,
         api_key=_secret(service.api_key_env),
         admin_api_key=_secret(service.admin_api_key_env),
         stop_timeout_s=service.stop_timeout_s,
@@ -138,7 +140,12 @@ def look(config: StudyConfig, plan: HostPlan, supervisor: Supervisor) -> Found:
             hint="stop it, or give the service another port",
         )
     recipe = make_recipe(
-        config.space, config.service.fixed_flags, original, host=plan.host, info=info
+        config.space,
+        config.service.fixed_flags,
+        original,
+        host=plan.host,
+        info=info,
+        engine=engine_of(plan.engine),
     )
     _require_room(config, recipe, plan, info)
     return Found(plan, supervisor, original, recipe, info)
@@ -160,6 +167,8 @@ def _require_room(
 ) -> None:
     """The largest bucket must fit into what the reference admits at once, the longest into its
     context."""
+    if plan.engine != SGLANG.name:
+        return  # what other engines admit at once, nobody here knows
     words = read_words(recipe.reference.argv, recipe.reference.passage)
     for judge in (concurrency_finding, context_finding):
         finding = judge(plan.host, config.workload, words, info)
@@ -169,9 +178,7 @@ def _require_room(
 
 def _ask(plan: HostPlan) -> ServerInfo | None:
     """What the live server says of itself; None when it does not answer (it may be loading)."""
-    with SglangServer(
-        plan.base_url, api_key=plan.api_key, admin_api_key=plan.admin_api_key
-    ) as server:
+    with open_server(plan) as server:
         try:
             return server.server_info()
         except (ConnectError, TargetError, MeasurementError) as error:

@@ -7,6 +7,7 @@ group                    what the entry point names                 where a stud
 `autotune.samplers`      (SearchSpace, seed) -> Optuna's sampler    `[study] sampler`
 `autotune.supervisors`   (HostPlan) -> `Supervisor`                 `[service] supervisor`
 `autotune.objectives`    ({Bucket: tok/s}) -> tok/s                 `[score] aggregate`
+`autotune.engines`       an `autotune.engines.Engine`               `[service] engine`
 =======================  =========================================  =========================
 
 A plug-in is loaded when a study names it, and cannot take the name of a shipped part.  Each process
@@ -30,6 +31,7 @@ class Group(StrEnum):
     SAMPLERS = "autotune.samplers"
     SUPERVISORS = "autotune.supervisors"
     OBJECTIVES = "autotune.objectives"
+    ENGINES = "autotune.engines"
 
 
 def points(group: Group) -> tuple[EntryPoint, ...]:

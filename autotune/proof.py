@@ -199,7 +199,7 @@ def bound_link(log: StartupLog) -> Evidence:
 
 def nonce_link(nonce: Nonce, log: StartupLog, info: ServerInfo) -> Evidence:
     """The process that answers is the one that wrote the log."""
-    key = "weight_version" if nonce.flag else "random_seed"
+    key = nonce.flag.lstrip("-").replace("-", "_") if nonce.flag else "random_seed"
     in_log = (log.server_args or {}).get(key, MISSING)
     in_answer = setting(info, key)
     wanted = nonce.value or "the same random seed in log and answer"

@@ -35,7 +35,7 @@ class Watch:
     """One start and its log; says when it is ready and explains why it is not.
 
     Args:
-        secrets: Values that must not be kept from the log.
+        log: The log of this start, empty, in the words of its engine.
         tuned_flags: Flags that the study sets: an argument error about another one is not the
             parameters' fault.
         clock: Monotonic seconds.
@@ -48,11 +48,11 @@ class Watch:
         follower: LogFollower,
         *,
         tuned_flags: tuple[str, ...],
-        secrets: tuple[str, ...] = (),
+        log: StartupLog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.start = start
-        self.log = StartupLog(secrets=secrets)
+        self.log = log or StartupLog()
         self._supervisor = supervisor
         self._follower = follower
         self._tuned_flags = tuned_flags

@@ -17,6 +17,7 @@ from autotune import proof
 from autotune.answers import Answers, compare
 from autotune.coding.lossless import Losslessness
 from autotune.drift import drift_between, drifted
+from autotune.engines import engine_of, new_log
 from autotune.errors import (
     AutotuneError,
     CommandTimeout,
@@ -219,7 +220,7 @@ def run_trial(spec: TrialSpec, tools: Tools, notes: Notes) -> None:
                 start,
                 follower,
                 tuned_flags=spec.tuned_flags,
-                secrets=spec.plan.secrets,
+                log=new_log(spec.plan, spec.plan.secrets),
             )
             watch.wait_ready(
                 timeout_s=spec.plan.load_timeout_s,
@@ -297,10 +298,17 @@ def engine_links(spec: TrialSpec, engine: Engine, watch: Watch) -> tuple[Evidenc
         info = engine.server_info()
     return (
         proof.bound_link(watch.log),
-        proof.nonce_link(spec.nonce, watch.log, info),
+        *nonce_links(spec, watch, info),
         *proof.parameter_links(spec.intents, watch.log, info),
         proof.generation_link(spec.nonce, ask(engine)),
     )
+
+
+def nonce_links(spec: TrialSpec, watch: Watch, info: ServerInfo) -> tuple[Evidence, ...]:
+    """Link 5; an engine that shows no seed has none where the nonce is left out, for an export."""
+    if not spec.nonce.flag and not engine_of(spec.plan.engine).tells_seed:
+        return ()
+    return (proof.nonce_link(spec.nonce, watch.log, info),)
 
 
 def ask(engine: Engine) -> Generation:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from autotune.engines import open_server
 from autotune.errors import AutotuneError, NotApplied, TargetError
 from autotune.hosts import HostPlan
 from autotune.passage import same_words
 from autotune.sglang.flags import get_flag
 from autotune.sglang.masking import masked_words
-from autotune.sglang.server import MISSING, ServerInfo, SglangServer, setting
+from autotune.sglang.server import MISSING, ServerInfo, setting
 from autotune.space import Parameter
 from autotune.supervisors.base import Original, ProcessFacts, Supervisor, Word
 from autotune.supervisors.systemd import SystemdSupervisor
@@ -159,9 +160,7 @@ def _first_difference(wanted: tuple[str, ...], seen: tuple[str, ...]) -> str:
 
 def _ask(plan: HostPlan) -> tuple[ServerInfo | None, str]:
     try:
-        with SglangServer(
-            plan.base_url, api_key=plan.api_key, admin_api_key=plan.admin_api_key
-        ) as server:
+        with open_server(plan) as server:
             return server.server_info(), ""
     except (TargetError, AutotuneError) as error:
         return None, f"no answer: {error.message}"

@@ -13,10 +13,11 @@ from autotune.benchmark.audit import only_clients_fault
 from autotune.coding.evaluate import Answer, Outcome, judge_all
 from autotune.coding.launch import Limits
 from autotune.coding.sandbox import choose_sandbox
+from autotune.engines import open_server
 from autotune.errors import AutotuneError, ErrorRateTooHigh, MeasurementError
 from autotune.measurement import BucketMeasurement, CodingResult
 from autotune.raw import RawRequests, raw_requests
-from autotune.sglang.server import CacheFlush, SglangServer
+from autotune.sglang.server import CacheFlush
 from autotune.trial import TrialSpec
 from autotune.workload import Bucket
 
@@ -57,7 +58,7 @@ class ServerBench:
 
     def __enter__(self) -> ServerBench:
         plan = self._spec.plan
-        with SglangServer(plan.base_url, api_key=plan.api_key) as server:
+        with open_server(plan) as server:
             models = server.models()
         if not models:
             raise MeasurementError(f"{plan.base_url} names no model")
@@ -112,9 +113,7 @@ class ServerBench:
             MeasurementError: Requests that are not ours are running.
         """
         plan = self._spec.plan
-        with SglangServer(
-            plan.base_url, api_key=plan.api_key, admin_api_key=plan.admin_api_key
-        ) as server:
+        with open_server(plan) as server:
             idle = empty_cache(server.flush_cache)
         if not idle:
             raise MeasurementError(

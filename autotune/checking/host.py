@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from autotune.checking.findings import CheckState, Finding, tried
 from autotune.checking.limits import concurrency_finding, context_finding, room_finding
 from autotune.config import StudyConfig
+from autotune.engines import SGLANG, engine_of, open_server
 from autotune.errors import (
     HostBusy,
     MeasurementError,
@@ -22,7 +23,7 @@ from autotune.launch import Recipe, make_recipe
 from autotune.passage import read_words
 from autotune.remote.connector import Connector
 from autotune.sglang.flags import get_flag
-from autotune.sglang.server import ServerInfo, SglangServer, spelling
+from autotune.sglang.server import ServerInfo, spelling
 from autotune.space import Parameter
 from autotune.supervisors.base import Launch, Original, Start, Supervisor, Word
 from autotune.supervisors.owner import describe_owner, owner_lives
@@ -171,9 +172,7 @@ def _look_at_service(
     def server() -> str | Finding:
         nonlocal info
         try:
-            with SglangServer(
-                plan.base_url, api_key=plan.api_key, admin_api_key=plan.admin_api_key
-            ) as asked:
+            with open_server(plan) as asked:
                 info = asked.server_info()
         except (TargetError, MeasurementError) as error:
             raise TargetError(
@@ -275,18 +274,28 @@ def _look_at_flags(
     config: StudyConfig, look: HostLook, original: Original, info: ServerInfo | None
 ) -> None:
     plan = look.plan
+    ours = plan.engine == SGLANG.name
     for parameter in config.space.parameters:
-        look.add(_home(plan.host, parameter, original, info))
+        # Another engine need not tell its settings.
+        look.add(_home(plan.host, parameter, original, info if ours else None))
 
     def recipe() -> str:
         look.recipe = make_recipe(
-            config.space, config.service.fixed_flags, original, host=plan.host, info=info
+            config.space,
+            config.service.fixed_flags,
+            original,
+            host=plan.host,
+            info=info,
+            engine=engine_of(plan.engine),
         )
         nonce = look.recipe.nonce_flag or "the random seed"
         return f"what the definition calls deployed is what runs; starts are told apart by {nonce}"
 
     if look.add(tried(plan.host, "deployed", recipe)) and look.recipe is not None:
         argv = read_words(look.recipe.reference.argv, look.recipe.reference.passage)
+        if not ours:
+            look.note("limits", f"of {plan.engine} are not known: buckets must fit by themselves")
+            return
         look.add(concurrency_finding(plan.host, config.workload, argv, info))
         look.add(context_finding(plan.host, config.workload, argv, info))
         if info is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from autotune.engines import EngineServer, open_server
 from autotune.hosts import open_supervisor
 from autotune.measurement import StartRecord
-from autotune.sglang.server import SglangServer
 from autotune.trial import Notes, Tools, TrialSpec, ending_kept, execute
 from autotune.workbench import ServerBench
 
@@ -24,7 +24,6 @@ def work(spec: TrialSpec, notes: Notes) -> StartRecord:
     return notes.record
 
 
-def open_engine(spec: TrialSpec) -> SglangServer:
+def open_engine(spec: TrialSpec) -> EngineServer:
     """The server of a start, with its keys."""
-    plan = spec.plan
-    return SglangServer(plan.base_url, api_key=plan.api_key, admin_api_key=plan.admin_api_key)
+    return open_server(spec.plan)

@@ -188,10 +188,17 @@ class StartupLog:
             done, total = (int(number) for number in bar[-1])
             self.progress = min(1.0, done / total) if total else None
             self._advance(*self._model_step(rank, StartupPhase.LOADING))
-        self._prove(message, rank)
+        self.prove(message, rank)
         self._refresh()
 
-    def _prove(self, message: str, rank: str) -> None:
+    # -- what an engine's own log overrides, and what it calls ------------------------------------
+    def prove(self, message: str, rank: str) -> None:
+        """Take what one line of the service proves.
+
+        Args:
+            message: The line without SGLang's time stamp.
+            rank: Of the process that wrote it, as the stamp says; "" without.
+        """
         named = _SERVER_ARGS.match(message)
         if named and self.server_args is None:
             self._take_arguments(message[named.end() :])
@@ -220,11 +227,34 @@ class StartupLog:
             self.bound_pid = self.bound_pid or int(started[1])
             self._advance(StartupPhase.BINDING, (2, 0))
         elif running := _RUNNING.match(message):
-            self.bound = running[1]
-            self._advance(StartupPhase.WARMING, (3, 0))
+            self.says_bound(running[1])
         elif message.startswith(_FIRED_UP):
-            self._fired_up = True
+            self.says_ready()
 
+    def says_settings(self, settings: Mapping[str, object]) -> None:
+        """The resolved settings, by the names of their flags, `_` for `-`; the first ones count."""
+        if self.server_args is None:
+            self.server_args = masked(settings, self._secrets)
+
+    def says_loading(self, share: float | None) -> None:
+        """Weights are being loaded.
+
+        Args:
+            share: 0..1 where it is known.
+        """
+        self.progress = share
+        self._advance(StartupPhase.LOADING, (0, 2))
+
+    def says_bound(self, address: str) -> None:
+        """The server listens."""
+        self.bound = address
+        self._advance(StartupPhase.WARMING, (3, 0))
+
+    def says_ready(self) -> None:
+        """The server will answer."""
+        self._fired_up = True
+
+    # -- inside -----------------------------------------------------------------------------------
     def _foreign_line(self, text: str, *, manager: bool) -> None:
         stamp = _STAMP.search(text)
         message = text[stamp.end() :] if stamp else text

@@ -25,7 +25,7 @@ from autotune.errors import (
     UnitError,
 )
 from autotune.readiness import Watch
-from autotune.sglang.log import StartupPhase
+from autotune.sglang.log import StartupLog, StartupPhase
 from autotune.supervisors.base import Identity, LogLine, LogSource, Start
 from autotune.testing.fake_supervisor import FakeHost, FakeSupervisor
 from tests.scripted import COMMAND, OWNER, Clock, Item, ScriptedLog, log_lines, settings_of
@@ -313,7 +313,10 @@ def test_an_error_with_the_server_alive_stays_what_it_was() -> None:
 def test_secrets_do_not_reach_the_tail() -> None:
     load = Load()
     watch = load.watching(
-        "the key is sk-verysecret1", *good_lines(), tuned_flags=(), secrets=("sk-verysecret1",)
+        "the key is sk-verysecret1",
+        *good_lines(),
+        tuned_flags=(),
+        log=StartupLog(secrets=("sk-verysecret1",)),
     )
     watch.wait_ready(timeout_s=5.0, progress=lambda phase, share: None)
     assert not any("sk-verysecret1" in line for line in watch.log.tail)
