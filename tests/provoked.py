@@ -144,6 +144,8 @@ CASES: tuple[Case, ...] = (
     Case("a range upside down", CHECK, 2, _study(("low = 1\nhigh = 64", "low = 65\nhigh = 64"))),
     Case("deployed outside the range", CHECK, 2, _study(("deployed = 8", "deployed = 80"))),
     Case("deployed points that break a rule", CHECK, 2, _study(("deployed = 8", "deployed = 2"))),
+    Case("a sampler nobody gives", CHECK, 2, _study(("= 4\n", '= 4\nsampler = "best"\n'))),
+    Case("an engine nobody gives", CHECK, 2, _study(("unit =", 'engine = "vllm"\nunit ='))),
     Case("a rule that does not exist", CHECK, 2, _study(("topk-within", "top-k-within"))),
     Case(
         "a point to measure with too few values",
@@ -173,6 +175,7 @@ CASES: tuple[Case, ...] = (
     Case("a storage that keeps nothing", "status --storage sqlite://", 2, _nothing),
     Case("a database without studies", "report --study mine", 2, _database),
     Case("an export before the verdict", "export --study mine", 1, _stored),
+    Case("an export in place that is not applied", "export --study mine --in-place", 2, _study()),
     Case("revert without a host", "revert", 2, _nothing),
     Case("revert of a unit without a host", "revert --unit llm.service", 2, _nothing),
     Case(
