@@ -27,6 +27,8 @@ __all__ = ["Group", "function", "loaded", "names", "points", "require_known"]
 
 
 class Group(StrEnum):
+    """Entry point groups, see above."""
+
     CONSTRAINTS = "autotune.constraints"
     SAMPLERS = "autotune.samplers"
     SUPERVISORS = "autotune.supervisors"

@@ -298,13 +298,13 @@ def engine_links(spec: TrialSpec, engine: Engine, watch: Watch) -> tuple[Evidenc
         info = engine.server_info()
     return (
         proof.bound_link(watch.log),
-        *nonce_links(spec, watch, info),
+        *_nonce_links(spec, watch, info),
         *proof.parameter_links(spec.intents, watch.log, info),
         proof.generation_link(spec.nonce, ask(engine)),
     )
 
 
-def nonce_links(spec: TrialSpec, watch: Watch, info: ServerInfo) -> tuple[Evidence, ...]:
+def _nonce_links(spec: TrialSpec, watch: Watch, info: ServerInfo) -> tuple[Evidence, ...]:
     """Link 5; an engine that shows no seed has none where the nonce is left out, for an export."""
     if not spec.nonce.flag and not engine_of(spec.plan.engine).tells_seed:
         return ()

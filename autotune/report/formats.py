@@ -8,5 +8,7 @@ __all__ = ["TableFormat"]
 
 
 class TableFormat(StrEnum):
+    """For `report --tables-format`."""
+
     CSV = "csv"
     PARQUET = "parquet"

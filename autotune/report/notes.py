@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable
 
 from autotune.report import story
+from autotune.report.caveats import caveats
 from autotune.report.frames import state_of
 from autotune.report.tables import bounds
 from autotune.report.words import clock, count, number, plain, point
@@ -30,7 +31,7 @@ def study_note(study: StoredStudy) -> str:
             for name, value, words in story.brief(study)
         )
     )
-    parts += ["### Mind", "\n".join(f"- {_text(one)}" for one in story.caveats(study))]
+    parts += ["### Mind", "\n".join(f"- {_text(one)}" for one in caveats(study))]
     parts.append("The whole report is among the artifacts of this study.")
     return "\n\n".join(part for part in parts if part)
 
