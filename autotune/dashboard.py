@@ -117,7 +117,7 @@ class Notes:
             if now == before:
                 continue
             with optuna_errors():
-                self._write(self._repository.load(name))
+                self._write(self._repository.load(name, raw=False))
             self._seen[name] = now
 
     def _write(self, study: StoredStudy) -> None:

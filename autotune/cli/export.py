@@ -43,7 +43,7 @@ def command(
     from autotune.errors import ConfigError
     from autotune.exporting import choose, rendered
     from autotune.holding import require_records
-    from autotune.reading import find_study, load_stored
+    from autotune.reading import find_study, load_shown, open_stored, study_name
 
     if undo and apply:
         raise ConfigError("--undo takes away what --apply has written", hint="give one of them")
@@ -56,7 +56,8 @@ def command(
     if undo:
         applying.undo(config, say=typer.echo)
         return
-    stored = load_stored(study, storage, evidence=False)
+    with open_stored(storage) as repository:
+        stored = load_shown(repository, study_name(study))  # with the proof of the choice
     choice = choose(stored)
     require_records(choice)
     for doubt in doubts(stored.definition, choice.parameters):

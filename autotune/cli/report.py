@@ -31,7 +31,7 @@ def command(
 
     Example: autotune report --study demo
     """
-    from autotune.reading import load_shown, open_stored, study_name
+    from autotune.reading import load_shown, load_stored, open_stored, study_name
     from autotune.report.page import write_report
 
     with open_stored(storage) as repository:
@@ -42,5 +42,6 @@ def command(
     if tables is not None:
         from autotune.report.files import write_tables
 
-        for written in write_tables(stored, tables, tables_format):
+        whole = load_stored(study, storage)  # with every proof, which the page does not need
+        for written in write_tables(whole, tables, tables_format):
             typer.echo(f"table: {written}")
