@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from autotune.errors import ConfigError
 from autotune.parameter import Parameter, ParameterKind, ParameterValue
-from autotune.plugins import Group, function
+from autotune.plugins import Group, function, names
 from autotune.search.sampler import GridGaussianProcessSampler
 from autotune.search.surrogate import Aggregate
 from autotune.space import SearchSpace
@@ -48,6 +48,10 @@ def make_sampler(
         )
     if name in _SHIPPED:
         return _SHIPPED[name](space, seed)
+    given = names(Group.SAMPLERS)
+    if name not in given:
+        known = ", ".join((*SAMPLERS, *given))
+        raise ConfigError(f"unknown sampler {name!r}", hint=f"known: {known}")
     made = function(Group.SAMPLERS, name)(space, seed)
     if not isinstance(made, samplers.BaseSampler):
         raise ConfigError(

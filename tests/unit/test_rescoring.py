@@ -144,7 +144,7 @@ def test_the_command_prints_table_and_json(
             for b in WORKLOAD.buckets
         )
     )
-    monkeypatch.setattr(reading, "load_stored", lambda study, storage: a_study_of_four())
+    monkeypatch.setattr(reading, "load_stored", lambda *_, **__: a_study_of_four())
     command.command("demo", objective=str(file), as_json=True)
     rows = json.loads(capsys.readouterr().out)
     assert [row["same"] for row in rows] == [True] * 4
