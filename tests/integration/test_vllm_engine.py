@@ -111,9 +111,8 @@ def test_a_study_of_vllm_with_its_proof(tmp_path: Path, packages: Path) -> None:
         }
         assert all(link["ok"] for link in proof.values())
         assert proof["nonce"]["wanted"].startswith("served_model_name: ")
-    # Twelve drafts make steps of seven tokens, four make steps of three.
     assert trials[1]["parameters"] == {"draft_tokens": 12, "lookup_max": 4}
-    assert trials[1]["score_ratio"] > 1.5
+    assert links(trials[1])["draft_tokens: server_args"]["seen"].endswith("=12")
 
 
 @pytest.mark.slow
