@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import HostBusy, StorageError
+from autotune.reading import load_shown
 from autotune.repository import Repository
 from autotune.storage import open_engine, open_optuna, storage_url
 from autotune.stored import StoredStudy
@@ -117,8 +118,13 @@ class Notes:
             if now == before:
                 continue
             with optuna_errors():
-                self._write(self._repository.load(name, raw=False))
+                self._write(self._loaded(name))
             self._seen[name] = now
+
+    def _loaded(self, name: str) -> StoredStudy:
+        """A study with its proofs; of a long one with that of the trial that its report shows."""
+        shown = load_shown(self._repository, name)
+        return shown if len(shown.trials) > NEWEST else self._repository.load(name, raw=False)
 
     def _write(self, study: StoredStudy) -> None:
         from autotune.report.notes import log_of, study_note, trial_note
