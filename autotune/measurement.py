@@ -50,6 +50,7 @@ class BucketQuality(StrEnum):
     ERRORS = "errors"
     TOO_FEW_REQUESTS = "too-few-requests"
     THERMAL = "thermal"
+    TTFT_AT_LEAST = "ttft-at-least"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,9 @@ class BucketMeasurement:
         interval: Its 95 % interval, tok/s.
         accept_length: Output tokens per verify step, from the deltas of server counters; None when
             the server has no such counter.
-        ttft_ms: Median time to first token, ms; `ttft_p99_ms` the 99th percentile.
+        ttft_ms: Median time to first token, ms; `ttft_p99_ms` the 99th percentile.  Requests that
+            had none yet when they were closed count with their wait; where that leaves only a
+            lower bound, the bucket is marked.
         tpot_ms: Median over requests of (end - first token) / (output tokens - 1), ms.
         chunk_gap_ms: Median gap between chunks, ms; `chunk_tokens` mean tokens a chunk.
         prompt_tokens: Mean prompt length by the server's count.

@@ -33,7 +33,7 @@ from autotune.coding.evaluate import Outcome
 from autotune.coding.gate import ALPHA, DRIFTING_ALPHA, excess_failures, gate_factor
 from autotune.coding.lossless import Comparison, Losslessness
 from autotune.errors import ObjectiveError
-from autotune.measurement import BucketMeasurement, CodingResult, Interval
+from autotune.measurement import BucketMeasurement, BucketQuality, CodingResult, Interval
 from autotune.plugins import Group, function
 from autotune.workload import Bucket, Workload
 
@@ -217,4 +217,19 @@ def _violations(
                 found.append(
                     f"bucket {m.key}: {name} p99 {seen:.0f} ms is above the limit {limit:.0f} ms"
                 )
+        if _unwatched(m, rule.ttft_p99_ms):
+            found.append(
+                f"bucket {m.key}: TTFT p99 is at least {m.ttft_p99_ms:.0f} ms; the limit, "
+                f"{rule.ttft_p99_ms:.0f} ms, is longer than the {m.windows_s:.0f} s of its windows"
+            )
     return tuple(found)
+
+
+def _unwatched(measured: BucketMeasurement, limit_ms: float | None) -> bool:
+    """Whether TTFT is within a limit only because no request was watched for so long."""
+    return (
+        limit_ms is not None
+        and BucketQuality.TTFT_AT_LEAST in measured.marks
+        and measured.ttft_p99_ms <= limit_ms
+        and 1000 * measured.windows_s <= limit_ms
+    )

@@ -22,6 +22,7 @@ __all__ = [
     "is_steady",
     "mean_interval",
     "percentile",
+    "percentile_at_least",
     "relative_half_width",
 ]
 
@@ -51,6 +52,53 @@ def percentile(values: Sequence[float], q: float) -> float:
     if not values:
         raise ValueError("no percentile of an empty sample")
     return float(np.percentile(np.asarray(values, dtype=np.float64), q))
+
+
+def percentile_at_least(
+    seen: Sequence[float], unfinished: Sequence[float], q: float
+) -> tuple[float, bool]:
+    """The q-th percentile of waits of which some had not ended when nobody looked any longer.
+
+    A wait that was broken off is known to be at least so long.  Leaving it out would leave out the
+    long ones, so its weight goes to what is longer than it, in equal parts: the estimate of Kaplan
+    and Meier, "Nonparametric Estimation from Incomplete Observations", JASA 53 (1958), in the form
+    of Efron, "The Two Sample Problem with Censored Data", 5th Berkeley Symposium (1967).  It is
+    right where the end of looking does not depend on the wait.  Without unfinished waits it is
+    `percentile`.
+
+    Args:
+        seen: Waits that ended.
+        unfinished: How long the others had lasted.
+
+    Returns:
+        The percentile, and whether it is a lower bound only: it lies among waits that were broken
+        off with nothing longer after them.
+
+    Raises:
+        ValueError: when there is no wait.
+    """
+    if not seen and not unfinished:
+        raise ValueError("no percentile of an empty sample")
+    # Of equal waits the seen one is first: the other may have lasted longer.
+    waits = sorted([(one, False) for one in seen] + [(one, True) for one in unfinished])
+    last_seen = max((n for n, (_, broken_off) in enumerate(waits) if not broken_off), default=-1)
+    values: list[float] = []
+    weights: list[float] = []
+    weight = 1 / len(waits)
+    for number, (wait, broken_off) in enumerate(waits):
+        if broken_off and number < last_seen:
+            weight += weight / (len(waits) - 1 - number)
+        else:
+            values.append(wait)
+            weights.append(weight)
+    certain = len(values) - (len(waits) - 1 - last_seen)
+    # Definition 7 on as many waits as there were, at equal distances of the estimate.
+    place = (len(waits) - 1) * q / 100
+    below, above = math.floor(place), math.ceil(place)
+    levels = (np.asarray([below, above]) + 0.5) / len(waits)
+    low, high = np.minimum(np.searchsorted(np.cumsum(weights), levels), len(values) - 1)
+    value = values[low] + (place - below) * (values[high] - values[low])
+    return value, bool(high >= certain)
 
 
 def mean_interval(windows: Sequence[float], *, confidence: float = 0.95) -> Interval:

@@ -21,7 +21,7 @@ from autotune.benchmark.audit import (
 )
 from autotune.benchmark.counters import Counters, CounterValues
 from autotune.benchmark.load import Load
-from autotune.benchmark.requests import Outcome, RequestTimings
+from autotune.benchmark.requests import Failure, Outcome, RequestTimings
 from autotune.errors import ErrorRateTooHigh
 from autotune.measure_settings import MeasureSettings
 from autotune.measurement import BucketMeasurement, BucketQuality, Interval
@@ -222,9 +222,10 @@ class BucketMeter:
         rates, strain = self._load.rates(first, last), self._load.strain(first, last)
         from_s, to_s = self._load.start_s(first), self._load.start_s(last)
         good = [timings for timings in ended if timings.outcome is Outcome.SUCCESSFUL]
-        sent = _preferred([*good, *closed], lambda t: from_s <= t.sent_s < to_s)
+        waited = [t for t in ended if t.failure is Failure.TIMEOUT and not t.chunk_s]
+        sent = _preferred([*good, *closed, *waited], lambda t: from_s <= t.sent_s < to_s)
         within = [t for t in good if from_s <= t.ended_s < to_s] or [*good, *closed]
-        ttft_ms = [v for t in sent if (v := t.stats().ttft_ms) is not None]
+        ttft = _Ttft.of(sent)
         tpot_ms = [v for t in within if (v := t.stats().tpot_ms) is not None]
         gaps_ms = [gap for timings in within for gap in timings.chunk_gaps_ms()]
         chunks = sum(len(timings.chunk_s) for timings in within)
@@ -237,7 +238,7 @@ class BucketMeter:
             BucketQuality.CLIENT_BOTTLENECK: audit_client(
                 cpu=strain.cpu,
                 lag_p99_ms=strain.lag_p99_ms,
-                ttft_ms=_percentile(ttft_ms, 50),
+                ttft_ms=ttft.median_ms,
                 cpu_most=self._settings.client_cpu_most,
                 lag_most_ms=self._settings.loop_lag_most_ms,
             ),
@@ -259,9 +260,12 @@ class BucketMeter:
             f" {commonest_error(ended)}"
             if errors > self._settings.error_rate_most * len(ended)
             else "",
-            BucketQuality.TOO_FEW_REQUESTS: "" if ttft_ms and tpot_ms else "no request ended",
+            BucketQuality.TOO_FEW_REQUESTS: "" if ttft.seen and tpot_ms else "no request ended",
             BucketQuality.WIDE_INTERVAL: "wider than asked"
             if stats.relative_half_width(rates) > self._settings.target_half_width
+            else "",
+            BucketQuality.TTFT_AT_LEAST: "first tokens had not come at the end"
+            if ttft.at_least
             else "",
             BucketQuality.QUEUED: "the server runs fewer requests at once"
             if (after.max_running_requests or bucket.concurrency) < bucket.concurrency
@@ -280,8 +284,8 @@ class BucketMeter:
             output_tok_per_s=math.fsum(rates) / len(rates),
             interval=interval,
             accept_length=view.accept_length,
-            ttft_ms=_percentile(ttft_ms, 50),
-            ttft_p99_ms=_percentile(ttft_ms, 99),
+            ttft_ms=ttft.median_ms,
+            ttft_p99_ms=ttft.p99_ms,
             tpot_ms=_percentile(tpot_ms, 50),
             tpot_p99_ms=_percentile(tpot_ms, 99),
             chunk_gap_ms=_percentile(gaps_ms, 50),
@@ -304,6 +308,35 @@ class BucketMeter:
             largest_graph=after.largest_graph,
             client_processes=strain.processes,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ttft:
+    """Time to first token of several requests, ms; `seen` of how many it came.
+
+    Attributes:
+        at_least: Whether a percentile is a lower bound only.
+    """
+
+    median_ms: float
+    p99_ms: float
+    at_least: bool
+    seen: int
+
+    @classmethod
+    def of(cls, requests: Sequence[RequestTimings]) -> _Ttft:
+        """Of requests, those without a first token among them: the slow ones are there."""
+        seen_ms = [ms for t in requests if (ms := t.stats().ttft_ms) is not None]
+        unfinished_ms = [
+            (t.ended_s - t.sent_s) * 1000
+            for t in requests
+            if not t.chunk_s and t.outcome is not Outcome.SUCCESSFUL
+        ]
+        if not seen_ms:
+            return cls(0.0, 0.0, at_least=bool(unfinished_ms), seen=0)
+        median_ms, median_bound = stats.percentile_at_least(seen_ms, unfinished_ms, 50)
+        p99_ms, p99_bound = stats.percentile_at_least(seen_ms, unfinished_ms, 99)
+        return cls(median_ms, p99_ms, median_bound or p99_bound, len(seen_ms))
 
 
 def _preferred(

@@ -24,7 +24,12 @@ SETTINGS = MeasureSettings(
 BUCKET = Bucket(context_tokens=200, concurrency=4, output_tokens=48, weight=1.0)
 # Marks that depend on how busy the machine is; no test asks for or against them.
 TIMED = frozenset(
-    {BucketQuality.CLIENT_BOTTLENECK, BucketQuality.NOT_STEADY, BucketQuality.WIDE_INTERVAL}
+    {
+        BucketQuality.CLIENT_BOTTLENECK,
+        BucketQuality.NOT_STEADY,
+        BucketQuality.TTFT_AT_LEAST,
+        BucketQuality.WIDE_INTERVAL,
+    }
 )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.coding.lossless import Comparison, Losslessness
-from autotune.measurement import BucketMeasurement, CodingResult, Interval
+from autotune.measurement import BucketMeasurement, BucketQuality, CodingResult, Interval
 from autotune.objective import Reference, Rule, Score, score_start
 from autotune.workload import Bucket, Workload
 from tests.builders import a_bucket
@@ -285,3 +285,21 @@ def test_intervals_of_no_width_are_allowed() -> None:
         replace(b, interval=Interval(b.output_tok_per_s, b.output_tok_per_s)) for b in buckets()
     )
     assert scored(exact).interval.half_width == 0.0
+
+
+@pytest.mark.parametrize(
+    ("seen_ms", "limit_ms", "broken"),
+    [(3000.0, 2000.0, True), (1500.0, 2000.0, False), (1500.0, 60_000.0, True)],
+)
+def test_a_ttft_that_is_a_lower_bound(seen_ms: float, limit_ms: float, broken: bool) -> None:
+    """Within the limit counts only where requests were watched for as long as the limit."""
+    first, second = buckets()
+    bound = replace(
+        first, ttft_p99_ms=seen_ms, marks=(BucketQuality.TTFT_AT_LEAST,), windows_s=10.0
+    )
+    score = scored((bound, second), rule=Rule(ttft_p99_ms=limit_ms))
+    assert bool(score.violations) is broken
+    known = replace(bound, marks=())
+    assert bool(scored((known, second), rule=Rule(ttft_p99_ms=limit_ms)).violations) is (
+        seen_ms > limit_ms
+    )

@@ -140,3 +140,65 @@ def test_is_steady(windows: list[float], steady: bool) -> None:
 )
 def test_halves_agree(windows: list[float], agree: bool) -> None:
     assert stats.halves_agree(windows) is agree
+
+
+@given(st.lists(st.floats(0, 1e4), min_size=1, max_size=50), st.floats(0, 100))
+def test_without_unfinished_waits_it_is_the_percentile(values: list[float], q: float) -> None:
+    value, at_least = stats.percentile_at_least(values, [], q)
+    assert value == pytest.approx(stats.percentile(values, q), rel=1e-9, abs=1e-9)
+    assert not at_least
+
+
+@given(
+    st.lists(st.floats(0, 1e4), min_size=1, max_size=30),
+    st.lists(st.floats(0, 1e4), min_size=1, max_size=30),
+    st.floats(0, 100),
+)
+def test_unfinished_waits_count_as_longer_than_what_is_known_of_them(
+    seen: list[float], unfinished: list[float], q: float
+) -> None:
+    value, _ = stats.percentile_at_least(seen, unfinished, q)
+    # At its bound each would be shorter than it may be; never ended it would be longer.
+    assert value >= stats.percentile(seen + unfinished, q) - 1e-6
+    assert value <= max(seen + unfinished)
+
+
+def test_weight_of_an_unfinished_wait_goes_to_what_is_longer() -> None:
+    # By hand: 1/4 each; the 2 that was broken off gives 1/8 to 3 and to 4.
+    for q, expected in ((0, 1.0), (30, 2.8), (50, 3.0), (100, 4.0)):
+        value, at_least = stats.percentile_at_least([1.0, 3.0, 4.0], [2.0], q)
+        assert value == pytest.approx(expected)
+        assert not at_least
+
+
+@pytest.mark.parametrize(
+    ("seen", "unfinished", "q", "expected"),
+    [
+        ([1.0, 2.0], [9.0], 99, (8.86, True)),
+        ([1.0, 2.0], [9.0], 50, (2.0, False)),
+        ([], [5.0], 50, (5.0, True)),
+        ([1.0] * 99, [1.0], 99, (1.0, True)),
+    ],
+)
+def test_what_nothing_outlasted_is_a_lower_bound(
+    seen: list[float], unfinished: list[float], q: float, expected: tuple[float, bool]
+) -> None:
+    value, at_least = stats.percentile_at_least(seen, unfinished, q)
+    assert (round(value, 9), at_least) == expected
+
+
+def test_percentiles_of_waits_that_were_cut_at_random_are_right() -> None:
+    rng = np.random.default_rng(7)
+    found = []
+    for _ in range(200):
+        waits, ends = rng.gamma(4.0, 0.25, 400), rng.uniform(0.0, 6.0, 400)
+        seen = [float(w) for w, e in zip(waits, ends, strict=True) if w <= e]
+        unfinished = [float(e) for w, e in zip(waits, ends, strict=True) if w > e]
+        found.append(stats.percentile_at_least(seen, unfinished, 90)[0])
+    true = 1.6702  # of a gamma distribution with shape 4 and scale 1/4
+    assert float(np.mean(found)) == pytest.approx(true, rel=0.01)
+
+
+def test_no_percentile_of_no_wait() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        stats.percentile_at_least([], [], 50)

@@ -1,0 +1,120 @@
+"""What a bucket says of its requests: a load of made-up requests, without a server or a clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from autotune.benchmark.counters import NoCounters
+from autotune.benchmark.load import Load, Strain
+from autotune.benchmark.measure import BucketMeter
+from autotune.benchmark.requests import Failure, Outcome, RequestTimings
+from autotune.measure_settings import MeasureSettings
+from autotune.measurement import BucketMeasurement, BucketQuality
+from autotune.workload import Bucket
+
+SETTINGS = MeasureSettings(
+    target_half_width=0.5, least_windows=4, most_windows=4, window_s=1.0, warm_up_most_s=1.0
+)
+EASY = Strain(cpu=0.1, lag_p99_ms=1.0)
+BUCKET = Bucket(context_tokens=64, concurrency=4, output_tokens=8, weight=1.0)
+
+
+class MadeUp:
+    """A load that has happened: windows of one second from 0 on, all at one rate."""
+
+    collapsed = False
+    all_opened = True
+    running = 4
+
+    def __init__(
+        self, ended: Sequence[RequestTimings], closed: Sequence[RequestTimings], strain: Strain
+    ) -> None:
+        self.ended = list(ended)
+        self.closed = list(closed)
+        self._strain = strain
+
+    async def start(self) -> None: ...
+
+    async def window(self, index: int) -> None: ...
+
+    async def stop(self, *, run_out_s: float) -> None: ...
+
+    def start_s(self, index: int) -> float:
+        return float(index)
+
+    def rates(self, first: int, last: int) -> list[float]:
+        return [100.0] * (last - first)
+
+    def strain(self, first: int, last: int) -> Strain:
+        return self._strain
+
+
+def a_request(
+    sent_s: float, *, ttft_s: float, outcome: Outcome = Outcome.SUCCESSFUL
+) -> RequestTimings:
+    """Eight tokens in 0.7 s after the first."""
+    return RequestTimings(
+        sent_s=sent_s,
+        ended_s=sent_s + ttft_s + 0.7,
+        chunk_s=(sent_s + ttft_s, sent_s + ttft_s + 0.7),
+        chunk_tokens=(1.0, 7.0),
+        live=True,
+        outcome=outcome,
+        completion_tokens=8,
+        prompt_tokens=64,
+    )
+
+
+def a_wait(
+    sent_s: float,
+    ended_s: float,
+    *,
+    outcome: Outcome = Outcome.INCOMPLETE,
+    failure: Failure | None = None,
+) -> RequestTimings:
+    """No token came."""
+    return RequestTimings(sent_s, ended_s, (), (), live=False, outcome=outcome, failure=failure)
+
+
+def measured(
+    ended: Sequence[RequestTimings],
+    closed: Sequence[RequestTimings] = (),
+    *,
+    settings: MeasureSettings = SETTINGS,
+    strain: Strain = EASY,
+) -> BucketMeasurement:
+    load: Load = MadeUp(ended, closed, strain)
+    meter = BucketMeter(load, BUCKET, settings, counters=NoCounters(), clock=lambda: 0.0)
+    return asyncio.run(meter.measure())
+
+
+FAST = [a_request(1.0 + n / 10, ttft_s=0.1) for n in range(20)]
+
+
+def test_what_was_closed_before_its_first_token_is_in_the_percentiles() -> None:
+    slow = [a_wait(2.0, 5.0), a_wait(2.1, 5.0)]
+    bucket = measured(FAST, slow)
+    assert bucket.ttft_ms == pytest.approx(100.0)
+    assert bucket.ttft_p99_ms > 2900.0
+    assert BucketQuality.TTFT_AT_LEAST in bucket.marks
+    assert bucket.valid
+
+
+def test_what_timed_out_before_its_first_token_too() -> None:
+    late = a_wait(2.0, 5.0, outcome=Outcome.ERRORED, failure=Failure.TIMEOUT)
+    assert measured([*FAST, late]).ttft_p99_ms > 2000.0
+
+
+def test_a_wait_that_others_outlast_is_no_lower_bound() -> None:
+    bucket = measured(FAST, [a_wait(4.95, 5.0)])
+    assert bucket.ttft_p99_ms == pytest.approx(100.0)
+    assert BucketQuality.TTFT_AT_LEAST not in bucket.marks
+
+
+def test_a_bucket_in_which_no_token_came_has_too_few_requests() -> None:
+    bucket = measured([], [a_wait(1.0, 5.0)])
+    assert BucketQuality.TOO_FEW_REQUESTS in bucket.marks
+    assert not bucket.valid
