@@ -1,52 +1,52 @@
 """The hosts of one run: opened side by side, lost and found again, drained, added, restored.
 
-The driver's thread owns `sessions` and changes it in `step` alone; whatever takes time (ssh to a
-host that does not answer, a restore with its load) happens in threads and comes back as news.
+The driver's thread owns `sessions` and the state of each host (`host_state`), and changes them in
+`step` alone; whatever takes time (ssh to a host that does not answer, a restore with its load)
+happens in threads and comes back as news.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TypeVar
 
 from autotune.config import StudyConfig
 from autotune.errors import (
     AuthenticationError,
     AutotuneError,
-    CommandTimeout,
-    ConnectError,
-    HostBusy,
     HostKeyError,
-    LeaseLost,
     RestoreFailed,
     StorageError,
     StudyError,
     TargetError,
 )
-from autotune.hosts import open_supervisor
-from autotune.interrupts import undisturbed
-from autotune.opening import Found, label_of, look, plan_host
+from autotune.host_state import AT_WORK, KEPT, Event, State, lost, may_return, missed, moved
+from autotune.interrupts import deferred, undisturbed
+from autotune.opening import Found, label_of
 from autotune.presence import Presence
 from autotune.roster import Roster
 from autotune.session import HostSession
 from autotune.stored import Wanted
 from autotune.supervisors.base import Owner
+from autotune.taking import Taking, side_by_side
 
-__all__ = ["Fleet", "may_return"]
+__all__ = ["Fleet"]
 
 log = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
-
 AT_ONCE = 16
-"""Hosts that are opened, tried again or restored at the same time."""
+"""Hosts that are opened or tried again at the same time."""
+
+RESTORED_AT_ONCE = 256
+"""Hosts that are restored at the same time: each waits for its load, none for another's."""
 
 LOOK_S = 5.0
 """How often an operator's wishes are read."""
@@ -58,31 +58,24 @@ AWAY_MOST_S = 1800.0
 """How long a run without any usable host waits for one to come back."""
 
 
-def may_return(error: BaseException) -> bool:
-    """Whether a host that is away for this reason may be used again.
-
-    A host whose key has changed may be another machine: it is never used again.
-    """
-    if isinstance(error, HostKeyError | AuthenticationError):
-        return False
-    return isinstance(error, ConnectError | CommandTimeout | LeaseLost | HostBusy)
-
-
 @dataclass(slots=True)
-class _Away:
-    """A host that is not there now and may come.
+class _Host:
+    """One host of the run.
 
     Attributes:
         name: As the study file, or who added it, calls it.
-        session: Its hold, when there was one.
-        trying: Whether a thread is at it.
+        reason: Why it is not used; None when nothing has failed.
+        since_s: Since when it is away.
     """
 
     name: str
-    session: HostSession | None
-    since_s: float
-    next_try_s: float
-    trying: bool = False
+    state: State
+    reason: AutotuneError | None = None
+    since_s: float = 0.0
+    next_try_s: float = 0.0
+
+
+_Work = Future[HostSession | None]
 
 
 class Fleet:
@@ -90,69 +83,75 @@ class Fleet:
 
     Attributes:
         sessions: Hosts that were opened, by label; those that are lost stay until they are back.
-        unrestored: Hosts that could not be restored at the end; None when all are.
+        unrestored: After the end, by label: why a host could not be restored.
     """
 
     def __init__(
         self, config: StudyConfig, *, owner: Owner, roster: Roster, presence: Presence
     ) -> None:
         self.sessions: dict[str, HostSession] = {}
-        self.unrestored: RestoreFailed | None = None
+        self.unrestored: Mapping[str, AutotuneError] = {}
         self._config = config
-        self._owner = owner
         self._roster = roster
         self._presence = presence
         self._names = {label_of(config, name): name for name in config.service.hosts}
-        self._away: dict[str, _Away] = {}
-        self._refused: dict[str, AutotuneError] = {}
-        self._leaving: set[str] = set()
-        self._connections: dict[str, ExitStack] = {}
-        self._news: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._hosts = {label: _Host(name, State.ABSENT) for label, name in self._names.items()}
+        self._taking = Taking(config, owner=owner, roster=roster)
+        self._news: SimpleQueue[tuple[str, _Work]] = SimpleQueue()
         self._wanted: Mapping[str, Wanted] = {}
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="host")
+        self._restorers = ThreadPoolExecutor(RESTORED_AT_ONCE, thread_name_prefix="restore")
+        # One thread, so that what is saved of a host is saved in its order.
+        self._scribe = ThreadPoolExecutor(1, thread_name_prefix="roster")
         self._done = threading.Event()
         self._watch = threading.Thread(target=self._look_for_wishes, name="wishes", daemon=True)
 
     # -- the whole run ----------------------------------------------------------------------------
     @contextmanager
+    def accounted(self) -> Iterator[None]:
+        """However the block ends, a host that could not be restored is told at its end.
+
+        Raises:
+            RestoreFailed: One could not; it says too what else ended the block.
+        """
+        try:
+            yield
+        finally:
+            if self.unrestored:
+                raise _unrestored(self.unrestored, sys.exception())
+
+    @contextmanager
     def open(self) -> Iterator[Mapping[str, HostSession]]:
         """Open every host; restore every host at the end, whatever happened.
 
         Nothing is changed on any before all that answer are known to fit the definition.
+        What could not be restored stands in `unrestored`, for `accounted` round all of it.
 
         Raises:
             AutotuneError: A host does not fit, or none answers.
-            RestoreFailed: The body failed and a host could not be restored.
         """
-        stopped: AutotuneError | None = None
         try:
             self._wanted = self._roster.wanted()
             self._open_all()
             self._watch.start()
             yield self.sessions
-        except AutotuneError as error:
-            stopped = error
-            raise
         finally:
-            self._close(stopped)
+            self._close()
 
     def step(self, busy: frozenset[str]) -> None:
         """Take over what the threads found, and start what is due."""
-        while True:
-            try:
-                self._news.get_nowait()()
-            except Empty:
-                break
-        self._heed_wishes(busy)
-        for label, session in self.sessions.items():
-            gone = session.lost is not None and label not in busy and label not in self._away
-            if gone and label not in self._refused and label not in self._leaving:
-                self._part(label, self._names.get(label, label), session.lost, session)
-        now_s = time.monotonic()
-        for label, away in self._away.items():
-            if not away.trying and now_s >= away.next_try_s:
-                away.trying = True
-                self._pool.submit(self._try, label, away)
+        # An interrupt comes before or after a move: its thread is started, or there is none.
+        with deferred():
+            while True:
+                try:
+                    self._hear(*self._news.get_nowait())
+                except Empty:
+                    break
+            for label, wanted in self._wanted.items():
+                if wanted is Wanted.ADD and label not in self._hosts:
+                    self._hosts[label] = _Host(label, State.ABSENT)
+            for label in self._hosts:
+                self._look_at(label, busy=label in busy)
 
     def expecting(self) -> bool:
         """Whether a host that is not there now may still come.
@@ -160,9 +159,15 @@ class Fleet:
         A run with one host ends when that is away: started again, it goes on where it stopped.
         """
         now_s = time.monotonic()
-        known = {*self.sessions, *self._away, *self._refused}
-        return bool(self._leaving) or any(
-            len(known) > 1 and now_s - away.since_s < AWAY_MOST_S for away in self._away.values()
+        known = [host for host in self._hosts.values() if host.state is not State.ABSENT]
+        return any(
+            host.state is State.LEAVING
+            or (
+                host.state in (State.AWAY, State.TRYING)
+                # One that was just added has not been tried yet.
+                and (host.reason is None or (len(known) > 1 and now_s - host.since_s < AWAY_MOST_S))
+            )
+            for host in known
         )
 
     def living(self) -> Callable[[Owner], bool]:
@@ -180,133 +185,123 @@ class Fleet:
             raise StudyError(
                 "every host of the study is drained", hint="`autotune hosts add HOST` uses it again"
             )
-        found = self._side_by_side(wanted, self._find)
+        found = side_by_side(
+            self._pool, wanted, lambda label: self._taking.find(label, wanted[label])
+        )
         fitting = {label: one for label, one in found.items() if isinstance(one, Found)}
         failed = {label: one for label, one in found.items() if isinstance(one, AutotuneError)}
-        self._bear(failed, wanted, alone=not fitting)
+        self._bear(failed, alone=not fitting)
 
         def take(label: str) -> None:
             # At once, so that an interrupt meanwhile restores it.
-            self.sessions[label] = self._take(fitting[label])
+            self.sessions[label] = self._taking.take(fitting[label])
 
-        taken = self._side_by_side(fitting, take)
+        taken = side_by_side(self._pool, fitting, take)
+        for label in self.sessions:
+            self._move(label, Event.BACK)
         failed = {label: one for label, one in taken.items() if isinstance(one, AutotuneError)}
-        self._bear(failed, wanted, alone=not self.sessions)
+        self._bear(failed, alone=not self.sessions)
 
-    def _bear(
-        self, failed: Mapping[str, AutotuneError], names: Mapping[str, str], *, alone: bool
-    ) -> None:
+    def _bear(self, failed: Mapping[str, AutotuneError], *, alone: bool) -> None:
         """Go on without hosts that cannot be used now, as long as there is another."""
         for label, error in failed.items():
             machine = may_return(error) or isinstance(error, HostKeyError | AuthenticationError)
             if alone or not machine:
                 raise error
-            self._part(label, names[label], error, None)
+            self._move(label, missed(error), error)
 
-    def _side_by_side(
-        self, labels: Mapping[str, object], work: Callable[[str], _T]
-    ) -> dict[str, _T | AutotuneError]:
-        """Do the same with several hosts at once; errors are results."""
+    # -- inside: what becomes of a host -----------------------------------------------------------
+    def _look_at(self, label: str, *, busy: bool) -> None:
+        """What is wanted of a host, how its hold fares, what is due."""
+        wanted = self._wanted.get(label)
+        if wanted is Wanted.DRAIN:
+            self._move(label, Event.UNWANTED)
+        elif wanted is Wanted.ADD or label in self._names:
+            self._move(label, Event.WANTED)
+        if not busy:
+            self._move(label, Event.FREE)
+            session = self.sessions.get(label)
+            if session is not None and session.lost is not None:
+                self._move(label, lost(session.lost), session.lost)
+        if time.monotonic() >= self._hosts[label].next_try_s:
+            self._move(label, Event.DUE)
 
-        def guarded(label: str) -> _T | AutotuneError:
-            try:
-                return work(label)
-            except AutotuneError as error:
-                return error
+    def _move(self, label: str, event: Event, reason: AutotuneError | None = None) -> None:
+        """Something happens to a host: its next state, and what comes with that."""
+        host, session = self._hosts[label], self.sessions.get(label)
+        before, host.state = host.state, moved(host.state, event)
+        if host.state is before:
+            return
+        if session is not None:
+            session.draining = host.state in KEPT
+        told, host.reason = host.reason, reason
+        match host.state:
+            case State.AWAY:
+                now_s = time.monotonic()
+                host.next_try_s = now_s + TRY_AGAIN_S if reason is not None else now_s
+                if before is not State.TRYING:
+                    host.since_s = now_s
+                if reason is not None and str(reason) != str(told):
+                    log.warning("host %s is away and will be tried again: %s", label, reason)
+                    self._say(label, "away", str(reason))
+            case State.TRYING:
+                host.reason = told
+                self._work(
+                    self._pool, label, partial(self._taking.again, label, host.name, session)
+                )
+            case State.USED:
+                if before is not State.ABSENT and not self._done.is_set():
+                    log.warning("host %s is in use", label)
+                    self._say(label, "in use", "")
+            case State.LEAVING:
+                self._work(self._restorers, label, partial(self._restore, session))
+            case State.ABSENT:
+                self._gone(label)
+            case State.REFUSED | State.UNPROVEN:
+                assert reason is not None
+                if session is not None:
+                    session.lost = reason
+                if host.state is State.REFUSED:
+                    log.warning("host %s is not used again: %s", label, reason)
+                    self._say(label, "refused", str(reason))
+                else:
+                    log.error("host %s is not proven to be restored: %s", label, reason)
+                    self._say(label, "not restored", str(reason))
 
-        return dict(zip(labels, self._pool.map(guarded, labels), strict=True))
+    def _gone(self, label: str) -> None:
+        if self.sessions.pop(label, None) is None:
+            self._say(label, "drained", "")
+        if not self._done.is_set():
+            log.warning("host %s is drained: it is as it was found", label)
 
-    def _find(self, label: str, name: str = "") -> Found:
-        plan = plan_host(self._config, name or self._names.get(label, label))
-        with ExitStack() as stack:
-            supervisor = stack.enter_context(open_supervisor(plan))
-            found = look(self._config, plan, supervisor)
-            before = self._connections.get(label)
-            self._connections[label] = stack.pop_all()
-        if before is not None:
-            before.close()
-        return found
-
-    def _take(self, found: Found) -> HostSession:
-        lease = found.supervisor.take_lease(
-            self._owner, found.original, restore_after_s=self._config.service.restore_after_s
-        )
-        session = HostSession(
-            found.plan,
-            found.supervisor,
-            lease=lease,
-            original=found.original,
-            recipe=found.recipe,
-        )
-        try:
-            self._roster.took(
-                found.plan.host, original=found.original, lease_id=lease.id, owner=self._owner
-            )
-        except AutotuneError:
-            session.restore()
-            raise
-        return session
-
-    # -- inside: away and back --------------------------------------------------------------------
-    def _part(
-        self,
-        label: str,
-        name: str,
-        reason: AutotuneError | None,
-        session: HostSession | None,
+    def _work(
+        self, pool: ThreadPoolExecutor, label: str, work: Callable[[], HostSession | None]
     ) -> None:
-        """A host is not there: it is tried again, or never."""
-        assert reason is not None
-        if may_return(reason):
-            log.warning("host %s is away and will be tried again: %s", label, reason)
-            now_s = time.monotonic()
-            self._away[label] = _Away(name, session, now_s, now_s + TRY_AGAIN_S)
+        """Do what takes time in a thread; how it ended is news."""
+        pool.submit(work).add_done_callback(lambda done: self._news.put((label, done)))
+
+    def _hear(self, label: str, done: _Work) -> None:
+        """A thread that was at a host has ended."""
+        host = self._hosts[label]
+        leaving = host.state is State.LEAVING
+        if done.cancelled():  # the run ended before it was its turn
+            self._move(label, Event.MISSED, host.reason)
+        elif (error := done.exception()) is not None:
+            reason = _reason(label, error)
+            self._move(label, Event.FAILED if leaving else missed(reason), reason)
+        elif (session := done.result()) is not None:
+            session.found()
+            self.sessions[label] = session
+            self._move(label, Event.BACK)
         else:
-            log.warning("host %s is not used again: %s", label, reason)
-            self._refused[label] = reason
-        self._say(label, "away" if may_return(reason) else "refused", str(reason))
+            self._move(label, Event.RESTORED)
 
-    def _try(self, label: str, away: _Away) -> None:
-        """In a thread: the lease may still be ours; if not, the host is opened anew."""
-        session = away.session
-        try:
-            if session is not None:
-                try:
-                    session.check()
-                    self._news.put(lambda: self._back(label, session))
-                    return
-                except LeaseLost:
-                    session.leave()
-            opened = self._take(self._find(label, away.name))
-        except StudyError as error:
-            refusal = error
-            self._news.put(lambda: self._refuse(label, refusal))
-        except AutotuneError as error:
-            reason = error
-            self._news.put(lambda: self._still_away(label, away, reason))
-        else:
-            self._news.put(lambda: self._back(label, opened))
+    def _restore(self, session: HostSession | None) -> None:
+        """In a thread: put a host back as it was found."""
+        if session is not None:
+            session.restore()
+            self._save(session.host, partial(self._roster.restored, session.host))
 
-    def _back(self, label: str, session: HostSession) -> None:
-        del self._away[label]
-        session.found()
-        self.sessions[label] = session
-        log.warning("host %s is in use", label)
-        self._say(label, "in use", "")
-
-    def _still_away(self, label: str, away: _Away, reason: AutotuneError) -> None:
-        away.trying = False
-        away.next_try_s = time.monotonic() + TRY_AGAIN_S
-        if not may_return(reason) and isinstance(reason, HostKeyError | AuthenticationError):
-            self._refuse(label, reason)
-
-    def _refuse(self, label: str, reason: AutotuneError) -> None:
-        away = self._away.pop(label)
-        if away.session is not None:
-            away.session.lost = reason
-        self._part(label, away.name, reason, away.session)
-
-    # -- inside: wishes ---------------------------------------------------------------------------
     def _look_for_wishes(self) -> None:
         while not self._done.wait(LOOK_S):
             try:
@@ -314,89 +309,80 @@ class Fleet:
             except StorageError:  # the driver says so
                 continue
 
-    def _heed_wishes(self, busy: frozenset[str]) -> None:
-        for label, wanted in self._wanted.items():
-            if wanted is Wanted.DRAIN and label in self.sessions and label not in self._leaving:
-                self.sessions[label].draining = True
-                if label not in busy:
-                    self._leaving.add(label)
-                    self._away.pop(label, None)
-                    self._pool.submit(self._drain, label, self.sessions[label])
-            known = label in self.sessions or label in self._away or label in self._refused
-            mine = wanted is Wanted.ADD or (wanted is Wanted.USE and label in self._names)
-            if mine and not known and label not in self._leaving:
-                now_s = time.monotonic()
-                self._away[label] = _Away(self._names.get(label, label), None, now_s, now_s)
-
-    def _drain(self, label: str, session: HostSession) -> None:
-        """In a thread: restore a host that an operator wants back."""
-        error = self._restore(session)
-        self._news.put(lambda: self._drained(label, error))
-
-    def _drained(self, label: str, error: TargetError | None) -> None:
-        self._leaving.discard(label)
-        del self.sessions[label]
-        if error is None:
-            log.warning("host %s is drained: it is as it was found", label)
-        else:
-            log.warning("host %s is drained, but not proven to be restored: %s", label, error)
-            self._say(label, "drained", str(error))
-            self._refused[label] = error
-
     # -- inside: the end --------------------------------------------------------------------------
-    def _restore(self, session: HostSession) -> TargetError | None:
-        try:
-            session.restore()
-        except TargetError as error:
-            return error
-        except OSError as error:  # a full disk of this machine, for example
-            return TargetError(f"{session.host}: {error}")
-        try:
-            self._roster.restored(session.host)
-        except StorageError as error:
-            log.warning("%s is restored, but that could not be saved: %s", session.host, error)
-        return None
-
-    def _close(self, stopped: AutotuneError | None) -> None:
-        """Restore every host at once.
-
-        Raises:
-            RestoreFailed: One could not be restored and the run had failed before.
-        """
+    def _close(self) -> None:
+        """Restore every host at once, and first those that no thread is at."""
         self._done.set()
         with undisturbed(tuple(self.sessions)):
-            failed: list[TargetError] = []
-            while True:
-                # What a thread has just opened or restored is in the news or on its way there.
-                self._pool.shutdown(wait=True)
-                self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="host")
-                while not self._news.empty():
-                    self._news.get_nowait()()
-                if not self.sessions:
-                    break
-                ended = list(self._pool.map(self._restore, self.sessions.values()))
-                failed += [error for error in ended if error is not None]
-                self.sessions.clear()
-            self._pool.shutdown(wait=True)
-            for connection in self._connections.values():
-                connection.close()
-        if failed:
-            by_itself = "the host restores itself when its timer fires; `autotune revert` does it"
-            unproven = all(isinstance(error, RestoreFailed) for error in failed)
-            self.unrestored = RestoreFailed(
-                "; ".join([*([stopped.message] if stopped else []), *map(str, failed)]),
-                hint="" if unproven else f"{by_itself} now",
-            )
-            if stopped is not None:
-                raise self.unrestored from stopped
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._end(list(self.sessions))
+            self._hear_out()
+            self._pool.shutdown(wait=True)  # an opening that was interrupted still takes hosts
+            self._end(label for label in list(self.sessions) if label not in self._failed())
+            self._hear_out()
+            self._restorers.shutdown(wait=True)
+            self._scribe.shutdown(wait=True)
+            self._taking.close()
+        self.unrestored = self._failed()
+
+    def _end(self, labels: Iterable[str]) -> None:
+        for label in labels:
+            self._move(label, Event.END)
+
+    def _hear_out(self) -> None:
+        """Wait for the threads; what one has opened is restored in its turn."""
+        while any(host.state in AT_WORK for host in self._hosts.values()):
+            label, done = self._news.get()
+            self._hear(label, done)
+            if label in self.sessions and label not in self._failed():
+                self._end([label])
+
+    def _failed(self) -> dict[str, AutotuneError]:
+        return {
+            label: host.reason
+            for label, host in self._hosts.items()
+            if host.state is State.UNPROVEN and host.reason is not None
+        }
 
     def _say(self, label: str, state: str, why: str) -> None:
         """Save what has become of a host, in a thread: the database may be away."""
+        self._scribe.submit(self._save, label, partial(self._roster.say, label, state, why))
 
-        def save() -> None:
-            try:
-                self._roster.say(label, state, why)
-            except StorageError as error:
-                log.warning("what became of host %s could not be saved: %s", label, error)
+    def _save(self, label: str, what: Callable[[], None]) -> None:
+        try:
+            what()
+        except StorageError as error:
+            log.warning("what became of host %s could not be saved: %s", label, error)
 
-        self._pool.submit(save)
+
+def _reason(label: str, error: BaseException) -> AutotuneError:
+    """Why a thread has failed, as an error of ours: no other host may suffer from it."""
+    if isinstance(error, AutotuneError):
+        return error
+    if isinstance(error, OSError):  # a full disk of this machine, for example
+        return TargetError(f"{label}: {error}")
+    log.error("a mistake in autotune itself, at host %s", label, exc_info=error)
+    return TargetError(f"{label}: {error!r}")
+
+
+def _unrestored(failed: Mapping[str, AutotuneError], ended: BaseException | None) -> RestoreFailed:
+    """What is told at the end of a run that leaves hosts unrestored.
+
+    Args:
+        ended: What ended the run; None when it came to its end.
+    """
+    match ended:
+        case None:
+            why = []
+        case KeyboardInterrupt():
+            why = ["interrupted"]
+        case AutotuneError():
+            why = [ended.message]
+        case _:
+            log.error("the run has failed", exc_info=ended)
+            why = [repr(ended)]
+    by_itself = "the host restores itself when its timer fires; `autotune revert` does it now"
+    unproven = all(isinstance(error, RestoreFailed) for error in failed.values())
+    return RestoreFailed(
+        "; ".join([*why, *map(str, failed.values())]), hint="" if unproven else by_itself
+    )

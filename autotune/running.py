@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -65,6 +66,7 @@ def run_study(
     Raises:
         ConfigError: Before anything is contacted.
         StudyError, StorageError, TargetError: After every host was restored.
+        RestoreFailed: One could not be, however the run ended, by an interrupt too.
     """
     stop = stop or Stop(finish=False)
     answers = study_answers(config)
@@ -79,7 +81,10 @@ def run_study(
     owner = owner_here(config.name)
     roster = Roster(repository, config.name)
     presence = Presence(roster, owner, grace_s=config.study.driver_grace_s)
-    with presence.here(), stop.heeded():
+    fleet = Fleet(config, owner=owner, roster=roster, presence=presence)
+    with fleet.accounted(), ExitStack() as here:
+        here.enter_context(presence.here())
+        here.enter_context(stop.heeded())
         study = TrialStudy(config.name, open_optuna(url), space=config.space)
         study.use(
             make_sampler(
@@ -101,7 +106,6 @@ def run_study(
         if over := spent(config, mirror.refresh(), left=study.waiting()):
             live.over(over)
             return
-        fleet = Fleet(config, owner=owner, roster=roster, presence=presence)
         with fleet.open() as sessions:
             driver = Driver(
                 config,
@@ -129,12 +133,11 @@ def run_study(
         if driver.concludes:
             verdict = conclude(config, repository.load(config.name, evidence=False))
             repository.set_verdict(config.name, asdict(verdict))
-    if driver.concludes:
-        _report(config, load_shown(repository, config.name), verdict, live)
-    else:
-        live.left(config.name, stopped=driver.stopped)
-    if fleet.unrestored is not None:
-        raise fleet.unrestored
+        here.close()
+        if driver.concludes:
+            _report(config, load_shown(repository, config.name), verdict, live)
+        else:
+            live.left(config.name, stopped=driver.stopped)
 
 
 def _raw_store(config: StudyConfig, url: str) -> RawStore:

@@ -104,7 +104,8 @@ class StoredHost:
     Attributes:
         taken_at_s: When its lease was taken the last time; None when it never was.
         restored_at_s: When it was back as it was found; None while it is in use.
-        state: What its driver said of it last: "in use", "away", "refused", "drained" ...
+        state: What its driver said of it last: "in use", "away", "refused", "not restored",
+            "drained" ...
         why: The reason of that state.
         driver: Run that has it, or had it last.
     """

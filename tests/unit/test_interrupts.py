@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotune.interrupts import terminable, undisturbed
+from autotune.interrupts import deferred, terminable, undisturbed
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +45,17 @@ def test_handlers_are_put_back() -> None:
     with terminable(), undisturbed(()):
         pass
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_interrupt_within_a_short_block_is_taken_at_its_end() -> None:
+    done: list[int] = []
+
+    def block() -> None:
+        with terminable(), deferred():
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append(1)
+        done.append(2)
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert done == [1]
