@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import select, update
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload, selectinload
 
 from autotune import loading
 from autotune.bulk import bulk
@@ -24,7 +24,7 @@ from autotune.definition_files import comparable
 from autotune.errors import StorageError, StudyMismatch, UnknownStudy
 from autotune.measurement import BucketMeasurement, StartRecord
 from autotune.objective import Score
-from autotune.records import CodingRow, EvidenceRow, StartRow, StudyRow, TrialRow
+from autotune.records import BucketRow, CodingRow, EvidenceRow, StartRow, StudyRow, TrialRow
 from autotune.rows import bucket_row, storable
 from autotune.sglang.masking import masked_words
 from autotune.storage import storage_errors
@@ -227,14 +227,25 @@ class Repository:
     def add_bucket(self, claim_id: str, bucket: BucketMeasurement) -> None:
         """Save one bucket as soon as it is measured: a later fault loses nothing."""
         with self.session() as session:
-            start = self._changed_start(session, claim_id)
-            if bucket.key not in {f"{b.context_tokens}x{b.concurrency}" for b in start.buckets}:
-                start.buckets.append(bucket_row(bucket))
+            start_id = self._changed_start(session, claim_id)
+            known = select(BucketRow.id).where(
+                BucketRow.start_id == start_id,
+                BucketRow.context_tokens == bucket.context_tokens,
+                BucketRow.concurrency == bucket.concurrency,
+            )
+            if session.scalar(known) is None:
+                row = bucket_row(bucket)
+                row.start_id = start_id
+                session.add(row)
 
     def end_start(self, claim_id: str, record: StartRecord, score: Score | None) -> None:
         """Save how a start ended, with everything measured on it."""
         with self.session() as session:
-            start = self._changed_start(session, claim_id)
+            start = session.get_one(
+                StartRow,
+                self._changed_start(session, claim_id),
+                options=[joinedload(StartRow.coding), selectinload(StartRow.buckets)],
+            )
             for column in ("invocation_id", "stop_s", "load_s", "measure_s", "ended_at_s"):
                 setattr(start, column, getattr(record, column))
             start.ending = record.ending
@@ -311,18 +322,23 @@ class Repository:
         trial.revision = revision
         return trial
 
-    def _changed_start(self, session: Session, claim_id: str) -> StartRow:
-        """A start that this transaction changes."""
+    def _changed_start(self, session: Session, claim_id: str) -> int:
+        """Id of a start that this transaction changes."""
         found = session.execute(
-            select(StudyRow.name, TrialRow.number)
-            .join(TrialRow, TrialRow.study_id == StudyRow.id)
-            .join(StartRow, StartRow.trial_id == TrialRow.id)
+            select(StartRow.id, TrialRow.id, StudyRow.name)
+            .join(TrialRow, StartRow.trial_id == TrialRow.id)
+            .join(StudyRow, TrialRow.study_id == StudyRow.id)
             .where(StartRow.claim_id == claim_id)
         ).one_or_none()
         if found is None:
             raise StorageError(f"the storage holds no start {claim_id}")
-        self._changed(session, found[0], found[1])
-        return session.scalars(select(StartRow).where(StartRow.claim_id == claim_id)).one()
+        start_id, trial_id, name = found
+        _, revision = self._next_revision(session, name)
+        session.execute(
+            update(TrialRow).where(TrialRow.id == trial_id).values(revision=revision),
+            execution_options={"synchronize_session": False},
+        )
+        return int(start_id)
 
 
 def _unknown(session: Session, name: str) -> UnknownStudy:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autotune.attributes import put_attributes, state_of
 from autotune.errors import StorageAway, StorageError, StudyError
 from autotune.measurement import Ending
 from autotune.search.history import EARLIER_ATTRIBUTE
@@ -149,10 +150,7 @@ class TrialStudy:
     @optuna_errors()
     def state(self, number: int) -> str:
         """Optuna's state of a trial, "" when it does not know the number."""
-        try:
-            return self._trial(number).state.name
-        except KeyError:
-            return ""
+        return state_of(self._storage, self._study._study_id, number)
 
     @optuna_errors()
     def is_reference(self, number: int) -> bool:
@@ -293,9 +291,7 @@ class TrialStudy:
     @optuna_errors()
     def note(self, number: int, attributes: Mapping[str, Any]) -> None:
         """Attach attributes to a trial; only possible before it is told."""
-        trial_id = self._trial_id(number)
-        for key, value in attributes.items():
-            self._storage.set_trial_user_attr(trial_id, key, value)
+        put_attributes(self._storage, self._trial_id(number), user=attributes)
 
     @optuna_errors()
     def tell_complete(self, number: int, ratio: float, *, violated: bool) -> None:
@@ -388,6 +384,5 @@ class TrialStudy:
         return self._study._storage.get_trial(self._trial_id(number))
 
     def _constrain(self, number: int, value: float) -> None:
-        trial_id = self._trial_id(number)
-        self._storage.set_trial_system_attr(trial_id, CONSTRAINT_KEY, value)
-        self._storage.set_trial_system_attr(trial_id, DASHBOARD_CONSTRAINTS, [value])
+        told = {CONSTRAINT_KEY: value, DASHBOARD_CONSTRAINTS: [value]}
+        put_attributes(self._storage, self._trial_id(number), system=told)
