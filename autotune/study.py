@@ -271,21 +271,16 @@ class TrialStudy:
         """A running trial for a host's reference: it comes before everything that is queued."""
         from optuna.trial import TrialState, create_trial
 
-        before = {t.number for t in self.trials()}
-        self._study.add_trial(
-            create_trial(
-                state=TrialState.RUNNING,
-                params=dict(values),
-                distributions=dict(self._distributions),
-                user_attrs={"host": host, "reference": True},
-            )
+        trial = create_trial(
+            state=TrialState.RUNNING,
+            params=dict(values),
+            distributions=dict(self._distributions),
+            user_attrs={"host": host, "reference": True},
         )
-        added = [
-            t.number
-            for t in self.trials()
-            if t.number not in before and t.user_attrs.get("host") == host
-        ]
-        return Asked(added[-1], dict(values), None)
+        # As `Study.add_trial`, which does not say the number that the trial got.
+        added = self._storage.create_new_trial(self._study._study_id, template_trial=trial)
+        number = self._storage.get_trial_number_from_id(added)
+        return Asked(number, dict(values), None)
 
     # -- tell -------------------------------------------------------------------------------------
     @optuna_errors()
