@@ -99,6 +99,11 @@ class Runs:
         self.processes.append(process)
         return process
 
+    def forget(self, process: subprocess.Popen[bytes]) -> None:
+        """This run has ended as it should."""
+        at = self.processes.index(process)
+        del self.processes[at], self.outputs[at]
+
     def require_alive(self) -> None:
         """A run that has ended before its time is not waited for."""
         for process, out in zip(self.processes, self.outputs, strict=True):
@@ -144,7 +149,8 @@ def change_key(host: SystemdHost) -> None:
     subprocess.run(generate, check=True, stdin=subprocess.DEVNULL)
     kind, key = other.with_suffix(".pub").read_text().split()[:2]
     host.known_hosts.write_text(f"{host.host},{host.name} {kind} {key}\n")
-    host.run("pkill -f '^sshd(-session)?: '", check=False)
+    # Sessions alone: the listener, whose title begins with its path, stays.
+    host.run("pkill -f '^sshd(-session)?: [^/]'", check=False)
 
 
 def utilisation(study: StoredStudy, line: Timeline) -> dict[str, tuple[float, float]]:
@@ -295,14 +301,22 @@ def main() -> int:
         reach(0.65, "two thirds are done")
         killed_s = time.time()
         second.kill()
+        second.wait()
         line.say("tuner-2 is killed")
+        # Nobody can tell a dead machine from a silent one: the host is its owner's until it has
+        # put itself back, and whoever comes before that is refused with the owner's name.
+        early = runs.start("tuner-early", "gpu-d")
+        early.wait()
+        refusal = runs.outputs[-1].read_text()
+        line.say(f"who comes at once is refused: {refusal.strip().splitlines()[-2:]}")
+        runs.forget(early)
+        wait(partial(is_back, hosts["gpu-d"], before["gpu-d"]), "gpu-d puts itself back")
+        line.say(f"gpu-d has put itself back {time.time() - killed_s:.0f} s after the kill")
         third = runs.start("tuner-3", "gpu-d")
         wait(
-            lambda: (
-                "host gpu-d is in use" in runs.outputs[2].read_text()
-                or starts_of(stored(), "gpu-d", killed_s)
-            ),
+            lambda: starts_of(stored(), "gpu-d", killed_s),
             "gpu-d is used by tuner-3",
+            runs.require_alive,
         )
         line.gap(("gpu-d",), killed_s, wait_for_start(stored, "gpu-d", killed_s))
         line.say(f"tuner-3 uses gpu-d after {time.time() - killed_s:.0f} s")
@@ -311,8 +325,13 @@ def main() -> int:
         line.say(f"the runs have ended: {first.returncode}, {third.returncode}")
         runs.show()
         print("---", runs.command("hosts", "list"), sep="\n")
+        hosts_said = {host.host: f"{host.state}: {host.why}" for host in stored().hosts}
         print(runs.command("status"))
         wrong = check(stored(), options.trials, hosts, before, line)
+        if early.returncode != 1 or "tuner-2" not in refusal:
+            wrong.append("a second tuner on gpu-d was not refused with its owner's name")
+        if not re.search("(?i)key", hosts_said.get("gpu-c", "")):
+            wrong.append(f"nothing says that the key of gpu-c has changed: {hosts_said}")
         for sentence in wrong:
             print("WRONG:", sentence)
         print("missed" if wrong else "every requirement is met")
