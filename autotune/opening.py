@@ -158,7 +158,8 @@ def require_no_tuner(plan: HostPlan, supervisor: Supervisor) -> None:
         service = plan.unit or "the service"
         raise HostBusy(
             f"{plan.host}: {service} is held by {describe_owner(held)}",
-            hint="let it end, or end that process",
+            hint="let it end, or end that process; if it is dead, the host frees itself after "
+            "restore_after_s of [service]",
         )
 
 
