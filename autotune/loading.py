@@ -62,16 +62,23 @@ def load_study(
     )
 
 
-def load_hosts(connection: Connection, study_id: int) -> tuple[StoredHost, ...]:
-    """Hosts of a study in the order in which they came."""
+def load_hosts(
+    connection: Connection, study_id: int, *, originals: bool = True
+) -> tuple[StoredHost, ...]:
+    """Hosts of a study in the order in which they came.
+
+    Args:
+        originals: Whether the services as they were found are wanted: they are nearly all bytes.
+    """
     host = HostRow.__table__
+    columns = [column for column in host.c if originals or column.name != "original"]
     rows = connection.execute(
-        sa.select(host).where(host.c.study_id == study_id).order_by(host.c.id)
+        sa.select(*columns).where(host.c.study_id == study_id).order_by(host.c.id)
     ).mappings()
     return tuple(
         StoredHost(
             row["host"],
-            row["original"],
+            row["original"] if originals else {},
             row["lease_id"],
             row["taken_at_s"],
             row["restored_at_s"],

@@ -12,7 +12,7 @@ __all__ = ["Mirror"]
 
 
 class Mirror:
-    """What the driver knows of its study, whoever wrote it; proofs are left out.
+    """What the driver knows of its study, whoever wrote it, without proofs and services as found.
 
     Attributes:
         revision: Of the study at the last look.
@@ -21,7 +21,7 @@ class Mirror:
     def __init__(self, repository: Repository, name: str) -> None:
         self._repository = repository
         self._name = name
-        self.revision, self._stored = repository.load_since(name, -1)
+        self.revision, self._stored = repository.load_since(name, -1, originals=False)
         self._trials = {trial.number: trial for trial in self._stored.trials}
 
     @property
@@ -43,7 +43,9 @@ class Mirror:
         Raises:
             StorageAway: The database does not answer; what is known stays.
         """
-        self.revision, changed = self._repository.load_since(self._name, self.revision)
+        self.revision, changed = self._repository.load_since(
+            self._name, self.revision, originals=False
+        )
         if changed.trials:
             self._trials.update((trial.number, trial) for trial in changed.trials)
             trials = tuple(self._trials[number] for number in sorted(self._trials))

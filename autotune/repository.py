@@ -136,7 +136,13 @@ class Repository:
 
     @bulk()
     def load_since(
-        self, name: str, revision: int, *, evidence: bool = False, raw: bool = True
+        self,
+        name: str,
+        revision: int,
+        *,
+        evidence: bool = False,
+        raw: bool = True,
+        originals: bool = True,
     ) -> tuple[int, StoredStudy]:
         """The study with only those trials that have changed after a revision, and the newest one.
 
@@ -156,7 +162,7 @@ class Repository:
             whole = loading.load_study(
                 study,
                 drivers=loading.load_drivers(connection, study["id"]),
-                hosts=loading.load_hosts(connection, study["id"]),
+                hosts=loading.load_hosts(connection, study["id"], originals=originals),
                 trials=trials,
             )
             return study["revision"], whole

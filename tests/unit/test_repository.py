@@ -21,6 +21,7 @@ from autotune.measurement import (
     Interval,
     StartRecord,
 )
+from autotune.mirror import Mirror
 from autotune.objective import Score
 from autotune.reading import load_shown
 from autotune.repository import Repository
@@ -191,6 +192,13 @@ class RepositoryContract:
         record = study.repository.load(NAME, raw=False).trials[0].starts[0].record
         assert record is not None
         assert record.proof == tuple(replace(link, raw="") for link in a_record().proof)
+
+    def test_a_mirror_sees_hosts_without_the_services_that_were_found(self, study: Study) -> None:
+        mirror = Mirror(study.repository, NAME)
+        study.roster.took("gpu-a", original=an_original(), lease_id="l" * 32, owner=OWNER)
+        (seen,), (whole,) = mirror.refresh().hosts, study.repository.load(NAME).hosts
+        assert whole.original["argv"]
+        assert seen == replace(whole, original={})
 
     def test_a_record_comes_back_whole(self, study: Study) -> None:
         record = a_record()
