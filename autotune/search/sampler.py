@@ -128,14 +128,19 @@ class GridGaussianProcessSampler(BaseSampler):
 
         While few points are known: the next of the axis design.  Then the largest expected
         improvement times the probability of running.  A point that was measured before competes
-        with what a repeat would teach.  One that runs now, that did not run before, or that failed
-        twice for no known reason does not compete.
+        with what a repeat would teach.  One that runs now, that did not run before, that was
+        pruned, or that failed twice for no known reason does not compete.
         """
         fixed = fixed or {}
         rng = np.random.default_rng([self.seed, number])
         known = {outcome.key for outcome in history.outcomes} | set(history.pending)
         given_up = {key for key, count in history.failures.items() if count >= _GIVEN_UP}
         given_up |= {outcome.key for outcome in history.outcomes if not outcome.feasible}
+        # What was pruned could not reach the best of then, and the best only rises.  The models
+        # take no score from it, so they would ask for it for ever.
+        given_up |= {outcome.key for outcome in history.outcomes} - {
+            outcome.key for outcome in history.scored
+        }
         for point in self._start if len(known) < self._least else ():
             key = self.space.key(point)
             if key in known | given_up or not _agrees(point, fixed):

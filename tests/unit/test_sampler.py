@@ -256,6 +256,18 @@ def test_what_has_ended_is_read_once() -> None:
     assert len(again.outcomes) == 5
 
 
+def test_a_point_that_was_pruned_is_not_proposed_again() -> None:
+    study = new_study(auto())
+    for _ in range(8):
+        step(study, SPACE, noisy_hill)
+    asked = []
+    for _ in range(4):
+        trial = study.ask(SPACE.distributions())
+        asked.append(SPACE.key(trial.params))
+        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+    assert len(set(asked)) == 4
+
+
 def test_an_enqueued_trial_runs_what_was_enqueued() -> None:
     study = new_study(auto())
     study.enqueue_trial({"budget": 9, "topk": 3, "window": None})
