@@ -31,6 +31,8 @@ def test_imports_point_one_way(
 ) -> None:
     """The contracts of pyproject.toml."""
     monkeypatch.chdir(ROOT)
+    # It would silence every logger that there is, for the tests that come after this one.
+    monkeypatch.setattr(importlinter, "_configure_logging", lambda verbose: None)
     ended = importlinter.lint_imports(no_cache=True)
     assert ended == importlinter.EXIT_STATUS_SUCCESS, capsys.readouterr().out
 
