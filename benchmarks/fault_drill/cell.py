@@ -209,7 +209,7 @@ def run_cell(
             with suppress(subprocess.SubprocessError):
                 heal(cell.fault, host, folder=disk)
             for path in disk.iterdir():
-                if path.suffix != ".html":
+                if path.is_file() and path.suffix != ".html":
                     shutil.copy(path, folder)
     wall_s = time.monotonic() - began
     return Outcome(cell.key, lost, tuple(exits), back[0] if back else 0.0, wall_s)
