@@ -20,6 +20,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,6 +104,10 @@ class RawStore:
             self.remove(surplus(self.files(), most_bytes=self._most_bytes, before_s=None))
         except (OSError, pa.ArrowException) as error:
             log.warning("the raw requests of trial %d were not kept: %s", number, error)
+            with suppress(
+                OSError
+            ):  # half a file would fill a full disk for ever: no budget sees it
+                part.unlink(missing_ok=True)
 
     def files(self) -> list[RawFile]:
         """What is there, oldest first; a file that goes meanwhile is left out."""

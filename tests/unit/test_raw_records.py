@@ -105,6 +105,14 @@ def test_a_disk_that_refuses_costs_the_records_alone(
     assert "the raw requests of trial 3 were not kept" in caplog.text
 
 
+def test_half_a_file_does_not_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "000003-c.parquet").mkdir()  # what was written cannot take its name
+    with caplog.at_level(logging.WARNING):
+        RawStore(tmp_path, most_bytes=MB).keep(3, host="a", claim_id="c", measured=[some()])
+    assert "the raw requests of trial 3 were not kept" in caplog.text
+    assert list(tmp_path.glob("*.part")) == []
+
+
 @pytest.mark.parametrize(
     ("most_bytes", "before_s", "gone"),
     [
