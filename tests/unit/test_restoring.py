@@ -11,6 +11,7 @@ import pytest
 
 import autotune.running
 from autotune.audience import Audience, Watcher
+from autotune.cli import main
 from autotune.config import load_study
 from autotune.driver import Driver
 from autotune.errors import ConnectError, RestoreFailed, StorageError, StudyError
@@ -121,3 +122,24 @@ def test_a_run_that_is_interrupted_anywhere_tells_of_a_host_it_left(
             live=cast(Audience, Mock()),
         )
     assert hosts.held() == ["b"]
+
+
+def test_the_command_that_was_interrupted_tells_of_the_host_and_ends_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def left(*anything: Any, **options: Any) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RestoreFailed("interrupted; b is gone", hint="`autotune revert` does it now")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(autotune.running, "run_study", left)
+    monkeypatch.setattr("sys.argv", ["autotune", "run", "--study", "demo"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "autotune: interrupted; b is gone",
+        "          `autotune revert` does it now",
+    ]
