@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
+from autotune.benchmark.audit import only_clients_fault
 from autotune.errors import InvalidBucket
 from autotune.fingerprint import free_gib
 from autotune.measurement import (
@@ -55,8 +56,12 @@ def uses_up_the_retry(record: StartRecord | None) -> bool:
         return record is not None
     if record.failure.kind in (INTERRUPTED, TUNER_LOST):
         return False
-    ours = [b for b in record.buckets if BucketQuality.CLIENT_BOTTLENECK in b.marks]
-    return not (record.failure.kind == INVALID and any(not bucket.valid for bucket in ours))
+    ours = any(
+        BucketQuality.CLIENT_BOTTLENECK in bucket.marks or only_clients_fault(bucket)
+        for bucket in record.buckets
+        if not bucket.valid
+    )
+    return not (record.failure.kind == INVALID and ours)
 
 
 def tell_ending(

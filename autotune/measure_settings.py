@@ -24,6 +24,8 @@ class MeasureSettings:
             is not steady; share.
         loop_lag_most_ms: 99th percentile of the event loop's lateness above which it does, ms; a
             tenth of the median TTFT is allowed in any case.
+        ttft_p99_most_ms: The score's limit of TTFT, ms; a bucket above it whose first tokens our
+            own client read late is not believed.
     """
 
     target_half_width: float = 0.02
@@ -37,3 +39,4 @@ class MeasureSettings:
     client_cpu_most: float = 0.85
     loop_lag_most_ms: float = 20.0
     drift_most: float = 0.05
+    ttft_p99_most_ms: float | None = None

@@ -50,6 +50,7 @@ class BucketQuality(StrEnum):
     ERRORS = "errors"
     TOO_FEW_REQUESTS = "too-few-requests"
     THERMAL = "thermal"
+    CLIENT_LATE = "client-late"
     TTFT_AT_LEAST = "ttft-at-least"
 
 

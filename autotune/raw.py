@@ -55,6 +55,7 @@ def raw_requests(bucket: str, requests: Sequence[RequestTimings]) -> RawRequests
             "live": [one.live for one in requests],
             "ttft_ms": [one.ttft_ms for one in seen],
             "tpot_ms": [one.tpot_ms for one in seen],
+            "unread_ms": [one.unread_ms for one in requests],
         },
         np.array([len(one.chunk_s) for one in requests], dtype=np.int32),
         np.array([(at - r.sent_s) * 1000 for r in requests for at in r.chunk_s], dtype=np.float32),

@@ -54,7 +54,7 @@ def make_spec(
         intents=session.recipe.intents(values),
         nonce=nonce,
         buckets=bucket_order(config.workload.buckets, seen),
-        measure=config.measure.settings(),
+        measure=replace(config.measure.settings(), ttft_p99_most_ms=config.score.ttft_p99_ms),
         answers=replace(
             answers, reference=texts, own=_own_positions(stored, host), own_texts=reference
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ __all__ = [
     "ServerView",
     "audit_cache",
     "audit_client",
+    "audit_first_tokens",
     "audit_tokens",
     "commonest_error",
     "only_clients_fault",
@@ -36,11 +38,13 @@ INVALIDATING = frozenset(
 
 # Marks that say nothing about the server.
 _CLIENTS_FAULT = frozenset(
-    {BucketQuality.CLIENT_BOTTLENECK, BucketQuality.THERMAL, BucketQuality.WIDE_INTERVAL}
+    {BucketQuality.CLIENT_BOTTLENECK, BucketQuality.CLIENT_LATE, BucketQuality.THERMAL}
 )
 
 # Lateness of a tenth of the TTFT at the 99th percentile is about one of a hundredth at the median.
 _LAG_SHARE = 0.1
+_UNREAD_MS = 1.0
+_UNREAD_SHARE = 0.01
 CACHE_LIMIT = 0.02
 # Phrases of two buckets may begin with the same word, of up to four tokens; with two, hardly ever.
 _SHARED_PHRASE_TOKENS = 4
@@ -100,6 +104,20 @@ def audit_client(
     return ""
 
 
+def audit_first_tokens(*, unread_ms: Sequence[float], ttft_ms: float) -> str:
+    """Why TTFT may be too long by the client; "" when it is not.
+
+    First tokens that lay unread for so long on average are half of what TTFT may be off.  The
+    longest is left out: the kernel counts in ticks, and one that is counted may have just begun.
+    """
+    limit_ms = _UNREAD_MS + _UNREAD_SHARE * ttft_ms
+    counted = sorted(unread_ms)[:-1]
+    mean_ms = math.fsum(counted) / max(len(counted), 1)
+    if mean_ms <= limit_ms:
+        return ""
+    return f"first tokens lay unread for {mean_ms:.1f} ms on average, limit {limit_ms:.1f} ms"
+
+
 def audit_cache(
     *, cached_tokens: int | None, prompt_tokens: int, requests: int, template_tokens: float
 ) -> str:
@@ -149,7 +167,8 @@ def audit_tokens(
 
 def only_clients_fault(measured: BucketMeasurement) -> bool:
     """Whether a bucket is not valid for no reason of the server's: it is worth a second try."""
-    return not measured.valid and _CLIENTS_FAULT.issuperset(measured.marks)
+    servers_fault = INVALIDATING - _CLIENTS_FAULT
+    return not measured.valid and servers_fault.isdisjoint(measured.marks)
 
 
 def commonest_error(ended: Sequence[RequestTimings]) -> str:

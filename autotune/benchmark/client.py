@@ -27,6 +27,7 @@ from autotune.benchmark.requests import (
 )
 from autotune.benchmark.sse import SseEvent, SseSplitter
 from autotune.benchmark.transport import StreamTransport
+from autotune.benchmark.unread import unread_ms
 from autotune.errors import MeasurementError
 
 __all__ = ["Answer", "Endpoint", "OpenAiClient"]
@@ -176,8 +177,11 @@ class OpenAiClient:
             if response.status_code != httpx.codes.OK:
                 raise _Refused(Failure.HTTP_STATUS, await _status_text(response))
             splitter = SseSplitter()
+            network = response.extensions.get("network_stream")
             async for chunk in response.aiter_raw():
                 at_s = clock()
+                if not recorder.opened:
+                    recorder.unread_ms = unread_ms(network)
                 for event in splitter.feed(chunk):
                     _take(event, recorder, at_s)
         finally:

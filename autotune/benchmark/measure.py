@@ -15,6 +15,7 @@ from autotune.benchmark.audit import (
     ServerView,
     audit_cache,
     audit_client,
+    audit_first_tokens,
     audit_tokens,
     commonest_error,
     server_view,
@@ -242,6 +243,10 @@ class BucketMeter:
                 cpu_most=self._settings.client_cpu_most,
                 lag_most_ms=self._settings.loop_lag_most_ms,
             ),
+            BucketQuality.CLIENT_LATE: audit_first_tokens(
+                unread_ms=[t.unread_ms for t in sent if t.unread_ms is not None],
+                ttft_ms=ttft.median_ms,
+            ),
             BucketQuality.NOT_STEADY: ""
             if steady or stats.halves_agree(rates)
             else f"throughput did not settle within {self._settings.warm_up_most_s:g} s",
@@ -275,7 +280,12 @@ class BucketMeter:
             else "",
         }
         marks = tuple(mark for mark, reason in reasons.items() if reason)
-        against = [reasons[mark] for mark in marks if mark in INVALIDATING]
+        limit_ms = self._settings.ttft_p99_most_ms
+        doubted = set(INVALIDATING)
+        if limit_ms is not None and ttft.p99_ms > limit_ms:
+            # Read late, TTFT is too long: within the limit it is within it all the more.
+            doubted.add(BucketQuality.CLIENT_LATE)
+        against = [reasons[mark] for mark in marks if mark in doubted]
         return BucketMeasurement(
             context_tokens=bucket.context_tokens,
             concurrency=bucket.concurrency,

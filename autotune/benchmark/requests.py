@@ -55,6 +55,7 @@ class RequestTimings:
             counts in every chunk; else the request's tokens spread evenly over its chunks.
         live: Whether the server counted in every chunk.
         completion_tokens, prompt_tokens, cached_tokens: By the server's usage; None without.
+        unread_ms: How long the first token had lain unread, see `autotune.benchmark.unread`.
         failure, message: Class and text of the error; None and "" otherwise.
     """
 
@@ -70,6 +71,7 @@ class RequestTimings:
     finish_reason: str | None = None
     failure: Failure | None = None
     message: str = ""
+    unread_ms: float | None = None
 
     def stats(self) -> RequestStats:
         """The numbers that follow from the timings."""
@@ -146,11 +148,13 @@ class RequestRecorder:
         "_usage_seen",
         "finish_reason",
         "sent_s",
+        "unread_ms",
     )
 
     def __init__(self, sent_s: float, on_tokens: OnTokens, *, guess_tokens: float = 0.0) -> None:
         self.sent_s = sent_s
         self.finish_reason: str | None = None
+        self.unread_ms: float | None = None
         self._on_tokens = on_tokens
         self._guess_tokens = guess_tokens
         self._chunk_s: list[float] = []
@@ -160,6 +164,11 @@ class RequestRecorder:
         self._seen_tokens = 0
         self._prompt_tokens: int | None = None
         self._cached_tokens: int | None = None
+
+    @property
+    def opened(self) -> bool:
+        """Whether the first token has come."""
+        return bool(self._chunk_s)
 
     @property
     def usage_seen(self) -> bool:
@@ -213,6 +222,7 @@ class RequestRecorder:
             finish_reason=self.finish_reason,
             failure=failure,
             message=message,
+            unread_ms=self.unread_ms if self._chunk_s else None,
         )
 
 

@@ -26,6 +26,7 @@ from autotune.workload import Bucket
 
 __all__ = ["Benchmark"]
 
+_CLIENT_SLOW = frozenset({BucketQuality.CLIENT_BOTTLENECK, BucketQuality.CLIENT_LATE})
 _WARM_UP_REQUESTS = 4
 _WARM_UP_CONTEXT_TOKENS = 256
 _WARM_UP_OUTPUT_TOKENS = 32
@@ -200,7 +201,8 @@ class Benchmark:
         )
         measured = await meter.measure()
         self.requests = (*load.ended, *load.closed)
-        if BucketQuality.CLIENT_BOTTLENECK in measured.marks and self._connection is not None:
+        slow = not measured.valid and not _CLIENT_SLOW.isdisjoint(measured.marks)
+        if slow and self._connection is not None:
             self._processes = os.cpu_count() or 1
         return measured
 

@@ -64,7 +64,10 @@ class StreamTransport(httpx.AsyncBaseTransport):
             if not connection.has_headers:
                 connection.abort()
         return httpx.Response(
-            connection.status, headers=connection.fields, stream=_Body(connection, self._give_back)
+            connection.status,
+            headers=connection.fields,
+            stream=_Body(connection, self._give_back),
+            extensions={"network_stream": connection},
         )
 
     async def aclose(self) -> None:
@@ -160,6 +163,10 @@ class _Connection(asyncio.Protocol):
             self._transport.resume_reading()
         self._unread = 0
         return data
+
+    def get_extra_info(self, info: str) -> object:
+        """As asyncio's transports have it, `socket` for example."""
+        return None if self._transport is None else self._transport.get_extra_info(info)
 
     def abort(self) -> None:
         if self._transport is not None:

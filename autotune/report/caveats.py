@@ -28,6 +28,8 @@ _MARKS = {
     BucketQuality.ERRORS: "some requests failed",
     BucketQuality.TOO_FEW_REQUESTS: "too few requests ended",
     BucketQuality.THERMAL: "the GPUs were throttled",
+    BucketQuality.CLIENT_LATE: "the load generator read first tokens late: the time to first token "
+    "may be too long, the throughput is not",
     BucketQuality.TTFT_AT_LEAST: "the slowest first tokens had not come when the bucket ended: its "
     "time to first token is at least what is shown",
 }

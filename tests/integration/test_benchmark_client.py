@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import sys
 import threading
 
 import httpx
@@ -26,6 +27,7 @@ BUCKET = Bucket(context_tokens=200, concurrency=4, output_tokens=48, weight=1.0)
 TIMED = frozenset(
     {
         BucketQuality.CLIENT_BOTTLENECK,
+        BucketQuality.CLIENT_LATE,
         BucketQuality.NOT_STEADY,
         BucketQuality.TTFT_AT_LEAST,
         BucketQuality.WIDE_INTERVAL,
@@ -186,6 +188,11 @@ def test_each_error_form_has_its_class(fault: Fault, failure: Failure, message: 
     assert timings.failure is failure
     assert message in timings.message
     assert timings.stats().tpot_ms is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says it")
+def test_of_each_first_token_it_is_known_how_long_it_lay_unread() -> None:
+    assert one_stream(Behaviour()).unread_ms is not None
 
 
 def test_a_silent_server_is_a_timeout() -> None:

@@ -10,13 +10,17 @@ import pytest
 from autotune.benchmark.audit import (
     audit_cache,
     audit_client,
+    audit_first_tokens,
     audit_tokens,
     commonest_error,
+    only_clients_fault,
     server_view,
 )
 from autotune.benchmark.closed_loop import PromptFeed, WindowLedger
 from autotune.benchmark.counters import CounterValues, HttpCounters, parse_metrics
 from autotune.benchmark.requests import Failure, Outcome, RequestTimings
+from autotune.measurement import BucketQuality
+from tests.builders import a_bucket
 
 METRICS = """\
 # HELP sglang:generation_tokens_total Number of generation tokens processed.
@@ -154,6 +158,41 @@ def test_a_slow_client_is_seen(cpu: float, lag_p99_ms: float, ttft_ms: float, wo
         cpu=cpu, lag_p99_ms=lag_p99_ms, ttft_ms=ttft_ms, cpu_most=0.85, lag_most_ms=20
     )
     assert (word in said) if word else said == ""
+
+
+@pytest.mark.parametrize(
+    ("unread_ms", "ttft_ms", "late"),
+    [
+        ([], 60.0, False),
+        ([0.0, 4.0], 60.0, False),
+        ([4.0, 0.0, 4.0], 60.0, True),
+        ([4.0, 0.0, 4.0], 500.0, False),
+        ([12.0, 8.0], 500.0, True),
+        ([12.0], 60.0, False),
+    ],
+)
+def test_first_tokens_that_lay_unread_are_seen(
+    unread_ms: list[float], ttft_ms: float, late: bool
+) -> None:
+    said = audit_first_tokens(unread_ms=unread_ms, ttft_ms=ttft_ms)
+    assert ("unread" in said) is late
+    assert bool(said) is late
+
+
+@pytest.mark.parametrize(
+    ("marks", "valid", "again"),
+    [
+        ((BucketQuality.CLIENT_BOTTLENECK,), False, True),
+        ((BucketQuality.CLIENT_LATE, BucketQuality.QUEUED), False, True),
+        ((BucketQuality.CLIENT_LATE,), True, False),
+        ((BucketQuality.CLIENT_LATE, BucketQuality.ERRORS), False, False),
+        ((BucketQuality.CLIENT_BOTTLENECK, BucketQuality.TTFT_AT_LEAST), False, True),
+    ],
+)
+def test_what_is_worth_a_second_try(
+    marks: tuple[BucketQuality, ...], valid: bool, again: bool
+) -> None:
+    assert only_clients_fault(a_bucket(marks=marks, valid=valid)) is again
 
 
 def test_the_commonest_error() -> None:

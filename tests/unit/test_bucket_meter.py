@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -118,3 +119,21 @@ def test_a_bucket_in_which_no_token_came_has_too_few_requests() -> None:
     bucket = measured([], [a_wait(1.0, 5.0)])
     assert BucketQuality.TOO_FEW_REQUESTS in bucket.marks
     assert not bucket.valid
+
+
+@pytest.mark.parametrize(
+    ("limit_ms", "valid"), [(None, True), (150.0, True), (50.0, False)], ids=str
+)
+def test_a_late_client_is_believed_in_all_but_a_ttft_above_its_limit(
+    limit_ms: float | None, valid: bool
+) -> None:
+    late = [replace(one, unread_ms=8.0) for one in FAST]
+    bucket = measured(late, settings=replace(SETTINGS, ttft_p99_most_ms=limit_ms))
+    assert BucketQuality.CLIENT_LATE in bucket.marks
+    assert bucket.valid is valid
+    assert ("unread" in bucket.reason) is not valid
+
+
+def test_a_prompt_client_is_not_late() -> None:
+    prompt = [replace(one, unread_ms=0.0) for one in FAST]
+    assert BucketQuality.CLIENT_LATE not in measured(prompt).marks

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import resource
+from pathlib import Path
 
 import pytest
 
+from autotune.checking.findings import CheckState
+from autotune.checking.here import findings_here
+from autotune.config import load_study
 from autotune.errors import StudyError
 from autotune.open_files import BESIDES_STREAMS, allow_streams
 
@@ -50,3 +54,17 @@ def test_an_endless_limit_holds_any_number(limit: list[tuple[int, int]]) -> None
     limit[:] = [(1024, ENDLESS)]
     assert "any number" in allow_streams(10**6)
     assert limit[-1][0] == 10**6 + BESIDES_STREAMS
+
+
+@pytest.mark.parametrize(("most", "state"), [(8, CheckState.BAD), (4096, CheckState.OK)])
+def test_check_says_it(
+    limit: list[tuple[int, int]],
+    most: int,
+    state: CheckState,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    limit[:] = [(8, most)]
+    findings = findings_here(load_study("demo"), None, None)
+    assert next(one.state for one in findings if one.what == "open files") is state
