@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
@@ -22,7 +21,7 @@ from autotune.errors import StorageAway, StudyError
 from autotune.finals import Finals
 from autotune.judging import Judge, gone, require_room, silent_most_s
 from autotune.measurement import BucketMeasurement, Ending, FailureRecord, StartRecord
-from autotune.metrics import Figures
+from autotune.metrics import Figures, figures_of
 from autotune.mirror import Mirror
 from autotune.objective import Score, score_start
 from autotune.outage import Outage
@@ -34,12 +33,7 @@ from autotune.roster import Roster
 from autotune.rounds import REFERENCE
 from autotune.session import HostSession
 from autotune.spool import Spool, Spooled
-from autotune.standing import (
-    references_of,
-    search_left,
-    starts_since_reference,
-    time_is_up,
-)
+from autotune.standing import references_of, search_left, starts_since_reference, time_is_up
 from autotune.starting import last_reference, rule_of
 from autotune.starts import Starts
 from autotune.stored import Role, StoredStart, StoredStudy, StoredTrial
@@ -47,7 +41,6 @@ from autotune.study import TrialStudy
 from autotune.supervisors.base import Owner
 from autotune.surroundings import ALONE, Surroundings
 from autotune.trial import TrialSpec
-from autotune.views import best_trial
 
 __all__ = ["Driver", "Nothing"]
 
@@ -142,21 +135,13 @@ class Driver:
 
     def figures(self) -> Figures:
         """One look at the run, from any thread."""
-        stored, sessions = self._mirror.stored, list(self.sessions.values())
-        best = best_trial(stored)
-        score = best.starts[0].score if best is not None else None
-        hosts = (
-            "lost" if s.lost is not None else "usable" if s.usable else "draining" for s in sessions
-        )
-        return Figures(
-            study=self.config.name,
-            trials=Counter(trial.state for trial in stored.trials),
-            hosts=Counter(hosts),
+        return figures_of(
+            self._mirror.stored,
+            list(self.sessions.values()),
             flying=len(self._flying),
             starts=self._made.count(),
             waiting=len(self._outbox),
             storage_away=self._outage.on,
-            best_ratio=score.ratio if score is not None else None,
         )
 
     def flying(self) -> tuple[int, ...]:

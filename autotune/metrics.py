@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from autotune.errors import ConfigError
+from autotune.session import HostSession
+from autotune.stored import StoredStudy
+from autotune.views import best_trial
 
-__all__ = ["Figures", "exposition", "serve_metrics"]
+__all__ = ["Figures", "exposition", "figures_of", "serve_metrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -38,6 +41,33 @@ class Figures:
     waiting: int
     storage_away: bool
     best_ratio: float | None
+
+
+def figures_of(
+    stored: StoredStudy,
+    sessions: Iterable[HostSession],
+    *,
+    flying: int,
+    starts: int,
+    waiting: int,
+    storage_away: bool,
+) -> Figures:
+    """The figures of a run: what is stored of its study, and what its driver counts."""
+    best = best_trial(stored)
+    score = best.starts[0].score if best is not None else None
+    hosts = (
+        "lost" if s.lost is not None else "usable" if s.usable else "draining" for s in sessions
+    )
+    return Figures(
+        study=stored.name,
+        trials=Counter(trial.state for trial in stored.trials),
+        hosts=Counter(hosts),
+        flying=flying,
+        starts=starts,
+        waiting=waiting,
+        storage_away=storage_away,
+        best_ratio=score.ratio if score is not None else None,
+    )
 
 
 def exposition(figures: Figures) -> str:

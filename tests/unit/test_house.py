@@ -14,6 +14,7 @@ import pytest
 from importlinter import cli as importlinter
 
 ROOT = Path(__file__).parents[2]
+MOST_LINES = 400
 MODULES = sorted((ROOT / "autotune").rglob("*.py"))
 
 
@@ -42,6 +43,17 @@ def test_no_two_modules_need_each_other() -> None:
     needs = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     order = list(graphlib.TopologicalSorter(needs).static_order())  # raises CycleError
     assert len(order) == len(graph.modules) > 200
+
+
+def test_no_module_is_too_long_to_read_without_a_reason() -> None:
+    """Beyond the limit its first line says why it is one piece: `(one piece: ...)`."""
+    long = [
+        path
+        for path in MODULES
+        if len(lines := path.read_text().splitlines()) > MOST_LINES
+        and "one piece: " not in lines[0]
+    ]
+    assert named(long) == []
 
 
 def test_public_names_are_complete(trees: dict[Path, ast.Module]) -> None:
