@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -163,7 +164,9 @@ def test_reverted_with_nothing_but_the_host(host: SystemdHost, tmp_path: Path) -
     host.write("/etc/sudoers.d/another", rules, mode=0o440)
     config = study.ssh_config(User=host.limited_user)
     for path in tmp_path.iterdir():
-        if path != config:
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path != config:
             path.unlink()
     words = ["revert", "--host", host.name, "--unit", UNIT, "--ssh-config", str(config)]
     ended = subprocess.run(

@@ -63,7 +63,8 @@ def test_an_edit_of_the_unit_stops_the_study(host: SystemdHost, tmp_path: Path) 
         host.write(FOREIGN, "[Service]\nNice=5\n")
         host.run("systemctl daemon-reload")
         assert process.wait() == 1
-    (said,) = process.stderr.splitlines()
+    logged, said = process.stderr.splitlines()
+    assert "ERROR host gpu-a is not proven to be restored: " in logged
     first, second = said.removeprefix("autotune: the study stops: ").split("; gpu-a: ")
     assert first.startswith(f"gpu-a: somebody changed {FOREIGN} since the study began")
     assert second.startswith(f"{UNIT}: its files are not those of the beginning")
