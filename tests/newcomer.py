@@ -85,7 +85,7 @@ def told(command: str, folder: Path) -> str:
         text=True,
     )
     said = mask_text(ended.stdout).replace(f"{folder}/", "").replace(sys.prefix, "/opt/venv")
-    said = said.replace(str(ROOT), "/opt/autotune")
+    said = said.replace(str(ROOT), "/opt/autotune").replace(str(folder), "/home/user/llm")
     lines = [f"    {line}".rstrip() for line in (f"$ {command}", *said.splitlines())]
     print("\n".join(lines), flush=True)
     if ended.returncode:
