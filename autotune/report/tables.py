@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from autotune.report.words import gpu_unit, number, plain
 from autotune.repository import Role
 
-__all__ = ["Table", "bounds", "coding_table", "or_none", "table", "trials_table"]
+__all__ = ["MOST_ROWS", "Table", "bounds", "coding_table", "or_none", "table", "trials_table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,18 @@ def table(
     return Table(caption, tuple(columns), tuple(tuple(row) for row in rows), frozenset(numeric))
 
 
+MOST_ROWS = 1000
+"""Starts that a page shows: ten thousand rows are read by nobody and weigh megabytes."""
+
+
 def trials_table(starts: pd.DataFrame, names: Sequence[str]) -> Table:
-    """Every start, final rounds too."""
+    """Every start, final rounds too; of very many the last `MOST_ROWS`, and the caption says so."""
+    caption = "Every server start in the order of their ends"
+    if len(starts) > MOST_ROWS:
+        caption = (
+            f"The last {MOST_ROWS} of {len(starts)} server starts in the order of their ends; "
+            "autotune report --tables FOLDER writes all of them"
+        )
     unit, unit_name = gpu_unit(float(starts["spent_gpu_hours"].max()))
     rows = [
         (
@@ -56,7 +66,7 @@ def trials_table(starts: pd.DataFrame, names: Sequence[str]) -> Table:
             bounds(one["ratio_low"], one["ratio_high"], 3),
             number(one["spent_gpu_hours"] / unit, 2),
         )
-        for one in starts.to_dict("records")
+        for one in starts.tail(MOST_ROWS).to_dict("records")
     ]
     columns = (
         *("Trial", "Start for", "Host", *map(plain, names), "State", "Score", "Ratio"),
@@ -64,7 +74,7 @@ def trials_table(starts: pd.DataFrame, names: Sequence[str]) -> Table:
     )
     first = 3
     return table(
-        "Every server start in the order of their ends",
+        caption,
         columns,
         rows,
         0,

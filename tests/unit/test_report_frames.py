@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autotune.measurement import Ending
-from autotune.report import panels, words
+from autotune.report import panels, tables, words
 from autotune.report.frames import buckets_frame, proof_frame, starts_frame
 from autotune.repository import Role
 from tests.builders import (
@@ -160,3 +160,15 @@ def test_a_round_is_compared_with_its_own_reference() -> None:
 )
 def test_words(said: str, shown: str) -> None:
     assert said == shown
+
+
+def test_of_very_many_starts_the_last_are_shown_and_the_caption_says_where_all_are() -> None:
+    starts = starts_frame(a_study(*(a_trial(n, a_start()) for n in range(3))))
+    many = starts.loc[starts.index.repeat(tables.MOST_ROWS)].reset_index(drop=True)
+    whole, shown = tables.trials_table(starts, ["budget"]), tables.trials_table(many, ["budget"])
+    assert len(whole.rows) == len(starts)
+    assert "of" not in whole.caption.split(" in the order")[0]
+    assert len(shown.rows) == tables.MOST_ROWS
+    assert {row[0] for row in shown.rows} == {"2"}
+    assert "last 1000 of 3000" in shown.caption
+    assert "--tables" in shown.caption
