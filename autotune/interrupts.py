@@ -3,15 +3,43 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["deferred", "terminable", "undisturbed"]
+__all__ = ["deferred", "insistent", "terminable", "undisturbed"]
 
 log = logging.getLogger(__name__)
+
+AGAIN_S = 0.1
+
+
+@contextmanager
+def insistent() -> Iterator[None]:
+    """An interrupt that Python drops comes again.
+
+    Python cannot raise out of a finalizer or a weak reference's callback: a KeyboardInterrupt that
+    a handler raises just there is printed as ignored, and the command would go on.
+    """
+    before = sys.unraisablehook
+
+    def notice(dropped: sys.UnraisableHookArgs) -> None:
+        if dropped.exc_type is KeyboardInterrupt:
+            timer = threading.Timer(AGAIN_S, os.kill, (os.getpid(), signal.SIGTERM))
+            timer.daemon = True
+            timer.start()
+        else:
+            before(dropped)
+
+    sys.unraisablehook = notice
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextmanager
@@ -30,7 +58,8 @@ def terminable() -> Iterator[None]:
         if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
-        yield
+        with insistent():
+            yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

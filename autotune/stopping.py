@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from autotune.interrupts import insistent
+
 __all__ = ["Stop"]
 
 log = logging.getLogger(__name__)
@@ -38,7 +40,8 @@ class Stop:
             if signal.getsignal(number) is not signal.SIG_IGN  # as `nohup` wants it
         }
         try:
-            yield
+            with insistent():
+                yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 
 from autotune.interrupts import deferred, terminable, undisturbed
+from autotune.stopping import Stop
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +62,25 @@ def test_an_interrupt_within_a_short_block_is_taken_at_its_end() -> None:
     with pytest.raises(KeyboardInterrupt):
         block()
     assert done == [1]
+
+
+class Finalized:
+    """Meets the signal where Python drops what a handler raises."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):  # the handler runs between two of these
+            pass
+
+
+@pytest.mark.parametrize("block", [terminable, Stop(finish=False).heeded])
+def test_an_interrupt_that_python_drops_comes_again(
+    block: Callable[[], AbstractContextManager[None]],
+) -> None:
+    def interrupted() -> None:
+        with block():
+            Finalized()
+            threading.Event().wait(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
