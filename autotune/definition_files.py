@@ -63,7 +63,7 @@ class _Named:
         return core_schema.no_info_after_validator_function(self._known, handler(source))
 
     def __get_pydantic_json_schema__(
-        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+        self, _schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         return {
             "anyOf": [{"enum": list(self.shipped)}, {"type": "string"}],

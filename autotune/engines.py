@@ -9,9 +9,9 @@ the words of those, and load is measured by the OpenAI interface.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 from autotune.errors import ConfigError
 from autotune.plugins import Group, points
@@ -25,20 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["SGLANG", "Engine", "EngineServer", "engine_of", "new_log", "open_server"]
 
 
-class EngineServer(Protocol):
+class EngineServer(AbstractContextManager["EngineServer"], Protocol):
     """A client for the engine's own answers.  Use as a context manager.
 
     Every method raises ConnectError when the server refuses or drops the connection, CommandTimeout
     when it does not answer in time, MeasurementError when its answer is unusable.
     """
-
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
 
     def server_info(self) -> ServerInfo:
         """What the server says of its settings, by the names of its flags, `_` for `-`."""

@@ -7,15 +7,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["deferred", "insistent", "terminable", "undisturbed"]
+__all__ = ["answered", "deferred", "insistent", "terminable", "undisturbed"]
 
 log = logging.getLogger(__name__)
 
 AGAIN_S = 0.1
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -43,26 +44,34 @@ def insistent() -> Iterator[None]:
 
 
 @contextmanager
-def terminable() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a command like Ctrl-C: what it changed is put back on the way out.
+def answered(
+    handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals
+) -> Iterator[None]:
+    """These signals go to `handler` within the block; in the main thread only.
 
     A signal that is ignored already (`nohup`) stays ignored.
     """
+    before = {
+        number: signal.signal(number, handler)
+        for number in numbers
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a command like Ctrl-C: what it changed is put back on the way out."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {
-        number: signal.signal(number, interrupt)
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        with insistent():
-            yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with answered(interrupt, signal.SIGTERM, signal.SIGHUP), insistent():
+        yield
 
 
 @contextmanager
@@ -72,16 +81,10 @@ def deferred() -> Iterator[None]:
         yield  # signals reach the main thread only
         return
     came: list[int] = []
-    before = {
-        number: signal.signal(number, lambda number, frame: came.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
     try:
-        yield
+        with answered(lambda number, frame: came.append(number), *_ENDING):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         for missed in came:
             signal.raise_signal(missed)
 
@@ -101,13 +104,5 @@ def undisturbed(hosts: tuple[str, ...], *, timers: bool = True) -> Iterator[None
     if threading.current_thread() is not threading.main_thread():
         yield  # signals reach the main thread only
         return
-    before = {
-        number: signal.signal(number, insist)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
+    with answered(insist, *_ENDING):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -216,11 +216,6 @@ class Parameter:
         assert isinstance(self.deployed, int | float)
         return tuple(sorted(inside | {float(self.deployed)}))
 
-    @property
-    def dimensions(self) -> int:
-        """Length of this parameter's part of the encoding."""
-        return 1 if self.ordinal else len(self.choices)
-
     def encode(self, value: ParameterValue) -> tuple[float, ...]:
         """`value` as coordinates in [0, 1]: see `SearchSpace.encode`."""
         if self.kind is ParameterKind.CATEGORICAL:

@@ -31,7 +31,7 @@ from autotune.repository import Repository, StoredStudy
 from autotune.roster import Roster
 from autotune.runners.base import Runner
 from autotune.runners.serial import SerialRunner
-from autotune.search import make_sampler
+from autotune.search import sampler_of
 from autotune.sglang.masking import masked
 from autotune.spool import Spool, spool_folder
 from autotune.stopping import Stop
@@ -86,15 +86,7 @@ def run_study(
         here.enter_context(presence.here())
         here.enter_context(stop.heeded())
         study = TrialStudy(config.name, open_optuna(url), space=config.space)
-        study.use(
-            make_sampler(
-                config.study.sampler,
-                space=config.space,
-                seed=_sampler_seed(config, study),
-                workload=config.workload,
-                aggregate=config.score.aggregate,
-            )
-        )
+        study.use(sampler_of(config, seed=_sampler_seed(config, study)))
         spool = Spool(spool_folder(service_folder(config, ".spool"), url))
         if kept := replay(spool, repository):
             log.warning("%d results of an earlier run were kept on this machine and saved", kept)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from autotune.interrupts import insistent
+from autotune.interrupts import answered, insistent
 
 __all__ = ["Stop"]
 
@@ -34,17 +34,8 @@ class Stop:
     @contextmanager
     def heeded(self) -> Iterator[None]:
         """Take the signals of this process until the end of the block."""
-        before = {
-            number: signal.signal(number, self._take)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-            if signal.getsignal(number) is not signal.SIG_IGN  # as `nohup` wants it
-        }
-        try:
-            with insistent():
-                yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        with answered(self._take, signal.SIGTERM, signal.SIGINT, signal.SIGHUP), insistent():
+            yield
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         if not self._finish or self._asked or self._tell is None:

@@ -32,7 +32,7 @@ from autotune.driver import Driver, Nothing
 from autotune.measurement import BucketMeasurement, StartRecord
 from autotune.objective import Score
 from autotune.repository import Repository
-from autotune.search import make_sampler
+from autotune.search import sampler_of
 from autotune.session import HostSession
 from autotune.storage import open_engine, open_optuna, storage_url
 from autotune.study import Asked, TrialStudy
@@ -94,20 +94,12 @@ def measure(hosts: int, trials: int, url: str, sampler: str) -> dict[str, float]
     config = load_study("demo").replace_budget(
         trials=trials, hours=None, hosts=tuple(f"sim-{n:03d}" for n in range(hosts))
     )
-    changes = {"finalists": 0, "final_rounds": 0, "reference_every": 1000}
+    changes = {"finalists": 0, "final_rounds": 0, "reference_every": 1000, "sampler": sampler}
     object.__setattr__(config, "study", config.study.model_copy(update=changes))
     repository = Repository(open_engine(url, create=True))
     repository.open_study(config.name, definition={}, fingerprint="", provenance={})
     study = TimedStudy(config.name, open_optuna(url), space=config.space)
-    study.use(
-        make_sampler(
-            sampler,
-            space=config.space,
-            seed=1,
-            workload=config.workload,
-            aggregate=config.score.aggregate,
-        )
-    )
+    study.use(sampler_of(config, seed=1))
     owner = owner_here(config.name)
     sessions = {
         host: SimulatedSession.open(config, host, owner=owner) for host in config.service.hosts

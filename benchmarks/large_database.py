@@ -29,7 +29,7 @@ from optuna.study import create_study
 from autotune.config import load_study
 from autotune.records import BucketRow, CodingRow, EvidenceRow, StartRow, StudyRow, TrialRow
 from autotune.repository import Repository
-from autotune.search import make_sampler
+from autotune.search import sampler_of
 from autotune.sglang.masking import masked
 from autotune.storage import open_engine, open_optuna, storage_url
 from autotune.study import TrialStudy
@@ -306,15 +306,7 @@ def suggested(url: str) -> tuple[float, float]:
     config = load_study("demo")
     began_s = time.monotonic()
     study = TrialStudy(config.name, open_optuna(url), space=config.space)
-    study.use(
-        make_sampler(
-            config.study.sampler,
-            space=config.space,
-            seed=config.study.seed,
-            workload=config.workload,
-            aggregate=config.score.aggregate,
-        )
-    )
+    study.use(sampler_of(config, seed=config.study.seed))
     study.ask()
     first_s = time.monotonic() - began_s
     study.ask()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import uvloop
@@ -13,11 +13,12 @@ import uvloop
 from autotune.benchmark.audit import commonest_error
 from autotune.benchmark.client import Answer, Endpoint, OpenAiClient
 from autotune.benchmark.closed_loop import PromptFeed
-from autotune.benchmark.counters import Counters, CounterValues, HttpCounters
+from autotune.benchmark.counters import Counters, HttpCounters
 from autotune.benchmark.load import Load, LocalLoad
 from autotune.benchmark.measure import BucketMeter, WindowNote
 from autotune.benchmark.requests import Outcome, RequestTimings
 from autotune.benchmark.spread import Connection, Pool, SpreadLoad, processes_for
+from autotune.closing import Closing
 from autotune.errors import AutotuneError, ErrorRateTooHigh
 from autotune.measure_settings import MeasureSettings
 from autotune.measurement import BucketMeasurement, BucketQuality
@@ -34,7 +35,7 @@ _WARM_UP_OUTPUT_TOKENS = 32
 _T = TypeVar("_T")
 
 
-class Benchmark:
+class Benchmark(Closing):
     """One client, one event loop and the prompts of one server start; a context manager.
 
     A bucket that is measured again gets fresh prompts: round 0, 1, ... of its set, the same in
@@ -97,12 +98,6 @@ class Benchmark:
         """Every request of the bucket that was measured last."""
         self._given_up: AutotuneError | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Closes the connections and the event loop."""
         self._runner.run(self._close())
@@ -136,10 +131,6 @@ class Benchmark:
     ) -> list[Answer]:
         """Greedy answers, in the order of the prompts; an error is an answer with its text."""
         return self._run(self._generate(prompts, max_tokens, concurrency))
-
-    def read_counters(self) -> CounterValues:
-        """The server's counters and limits now."""
-        return self._run(self._counters.read())
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run a piece of work to its end.  Raises the reason when it was given up."""

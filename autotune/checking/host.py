@@ -25,7 +25,7 @@ from autotune.remote.connector import Connector
 from autotune.sglang.flags import get_flag
 from autotune.sglang.server import ServerInfo, spelling
 from autotune.space import Parameter
-from autotune.supervisors.base import Launch, Original, Start, Supervisor, Word
+from autotune.supervisors.base import Original, Start, Supervisor, Word
 from autotune.supervisors.owner import describe_owner, owner_lives
 
 __all__ = [
@@ -81,16 +81,7 @@ def look_at_host(config: StudyConfig, plan: HostPlan) -> HostLook:
 # -- a process of this machine --------------------------------------------------------------------
 def _look_at_process(config: StudyConfig, look: HostLook) -> None:
     plan = look.plan
-    original = Original(
-        launch=Launch(tuple(Word(text) for text in plan.command)),
-        live_argv=(),
-        live_environ={},
-        active=False,
-        enabled="",
-        files={},
-        fragment="",
-        taken_at_s=0.0,
-    )
+    original = Original.of_command(plan.command, taken_at_s=0.0)
 
     def command() -> str:
         if shutil.which(plan.command[0]) is None:

@@ -120,37 +120,35 @@ def check_holds(source: str, names: dict[str, object]) -> bool:
     return not isinstance(value, Proxy) and bool(value)
 
 
-def examine(peer: Peer, *, code: str, entry_point: str, checks: list[str]) -> tuple[str, str, int]:
-    """(status, detail, number of checks passed) of an answer behind `peer`.
+def examine(peer: Peer, *, code: str, entry_point: str, checks: list[str]) -> tuple[str, str]:
+    """(status, detail) of an answer behind `peer`.
 
     Status is ``passed``, ``wrong``, ``error`` or ``timeout``.
     """
-    passed = 0
     where = "while the answer was loaded"
     try:
         found = peer.request("load", code)
         if not isinstance(found, dict) or entry_point not in found:
-            return "error", f"the answer does not define {entry_point!r}", 0
+            return "error", f"the answer does not define {entry_point!r}"
         defined = {
             name: value
             for name, value in found.items()
             if isinstance(name, str) and isinstance(value, Proxy) and not hasattr(builtins, name)
         }
-        for source in checks:
-            where = f"check {passed + 1} of {len(checks)}: {source}"
+        for number, source in enumerate(checks, 1):
+            where = f"check {number} of {len(checks)}: {source}"
             asked = {"candidate": found[entry_point], entry_point: found[entry_point]}
             if not check_holds(source, {**defined, **asked}):
-                return "wrong", where[:_DETAIL_CHARACTERS], passed
-            passed += 1
+                return "wrong", where[:_DETAIL_CHARACTERS]
     except CandidateGone as gone:
-        return gone.status, f"{gone.detail}, {where}"[:_DETAIL_CHARACTERS], passed
+        return gone.status, f"{gone.detail}, {where}"[:_DETAIL_CHARACTERS]
     except AssertionError as error:
         status = "error" if error is peer.raised else "wrong"
-        return status, where[:_DETAIL_CHARACTERS], passed
+        return status, where[:_DETAIL_CHARACTERS]
     except Exception as error:  # noqa: BLE001 - every exception of a check is the answer's
         detail = f"{type(error).__name__}: {error}, {where}"
-        return "error", detail[:_DETAIL_CHARACTERS], passed
-    return "passed", "", passed
+        return "error", detail[:_DETAIL_CHARACTERS]
+    return "passed", ""
 
 
 def _examine_one(requests: int, report: int) -> NoReturn:
@@ -175,7 +173,7 @@ def _examine_one(requests: int, report: int) -> NoReturn:
         deadline_s=started_s + task["wall_s"],
         message_bytes=task["output_bytes"],
     )
-    status, detail, passed = examine(
+    status, detail = examine(
         peer, code=task["code"], entry_point=task["entry_point"], checks=task["checks"]
     )
     if status != "passed":
@@ -186,7 +184,7 @@ def _examine_one(requests: int, report: int) -> NoReturn:
             status = "timeout" if number == signal.SIGXCPU else status
             detail = f"killed by signal {number}, {detail}"
     text = detail.encode("utf-8", "replace").decode()
-    outside.put(outside.encode([task["nonce"], status, text, passed]))
+    outside.put(outside.encode([task["nonce"], status, text]))
     os._exit(0)
 
 

@@ -18,7 +18,6 @@ import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 
 from autotune.coding.channel import CandidateGone
 from autotune.coding.wire import Peer, WireError
@@ -101,13 +100,11 @@ class SandboxReport:
     Attributes:
         status: ``passed``, ``wrong``, ``error`` or ``timeout``.
         detail: The check or the exception that decided; empty when passed.
-        checks_passed: Checks that held before the deciding one.
         wall_s: From handing it over to its report.
     """
 
     status: str
     detail: str
-    checks_passed: int
     wall_s: float
 
 
@@ -175,12 +172,7 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._discard()
 
     def run(self, program: Program) -> SandboxReport:
@@ -190,7 +182,7 @@ class Worker:
         report = self._ask(running, program)
         if report is None and was_used:  # perhaps an earlier program's fault: once more, afresh
             report = self._ask(self._start(), program)
-        return report or SandboxReport("error", "the program ended its harness", 0, 0.0)
+        return report or SandboxReport("error", "the program ended its harness", 0.0)
 
     # -- inside -----------------------------------------------------------------------------------
     def _ask(self, running: _Running, program: Program) -> SandboxReport | None:
@@ -216,7 +208,7 @@ class Worker:
             if gone.status != "timeout":
                 return None
             return SandboxReport(
-                "timeout", "the sandbox was ended from outside", 0, time.monotonic() - started_s
+                "timeout", "the sandbox was ended from outside", time.monotonic() - started_s
             )
         wall_s = time.monotonic() - started_s
         try:
@@ -267,12 +259,12 @@ class Worker:
 
 def _verdict(peer: Peer, raw: bytes, *, nonce: str, wall_s: float) -> SandboxReport:
     try:
-        seen, status, detail, passed = peer.decode(raw)
+        seen, status, detail = peer.decode(raw)
     except (WireError, TypeError, ValueError):
-        return SandboxReport("error", "the report cannot be read", 0, wall_s)
+        return SandboxReport("error", "the report cannot be read", wall_s)
     if seen != nonce or status not in ("passed", "wrong", "error", "timeout"):
-        return SandboxReport("error", "the report does not carry its nonce", 0, wall_s)
-    return SandboxReport(status, detail, passed, wall_s)
+        return SandboxReport("error", "the report does not carry its nonce", wall_s)
+    return SandboxReport(status, detail, wall_s)
 
 
 def _memory_file(content: bytes) -> int:

@@ -9,8 +9,8 @@ caller asks for the state before it does anything again.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol, runtime_checkable
 
 from autotune.errors import CommandError
@@ -91,7 +91,7 @@ class LineStream(Protocol):
 
 
 @runtime_checkable
-class Connector(Protocol):
+class Connector(AbstractContextManager["Connector"], Protocol):
     """Carries commands to one host.  Safe to use from several threads."""
 
     host: str
@@ -118,14 +118,6 @@ class Connector(Protocol):
 
     def close(self) -> None:
         """Close every connection; the next command opens one again."""
-
-    def __enter__(self) -> Connector: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
 
 
 class LineSplitter:

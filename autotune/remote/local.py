@@ -8,9 +8,9 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
-from types import TracebackType
-from typing import IO, Self
+from typing import IO
 
+from autotune.closing import Closing
 from autotune.errors import CommandTimeout, ConnectError
 from autotune.remote.command import Words, plain, shown
 from autotune.remote.connector import CAP_BYTES, DEADLINE_S, Completed, LineSplitter
@@ -20,7 +20,7 @@ __all__ = ["LocalConnector"]
 CHUNK_BYTES = 65536
 
 
-class LocalConnector:
+class LocalConnector(Closing):
     """Runs each command as a child in its own session, so that its whole group can be ended."""
 
     def __init__(self, host: str = "localhost") -> None:
@@ -59,17 +59,6 @@ class LocalConnector:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class _LocalStream:

@@ -13,11 +13,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import Self
 
 import paramiko
 
+from autotune.closing import Closing
 from autotune.errors import CommandTimeout, ConnectError, TargetError
 from autotune.remote.command import Words, shell_line, shown
 from autotune.remote.connector import CAP_BYTES, DEADLINE_S, Completed, LineSplitter
@@ -32,7 +31,7 @@ MOST_JUMPS = 8
 logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 
-class SshConnector:
+class SshConnector(Closing):
     """Runs commands on one host over ssh.
 
     Args:
@@ -104,17 +103,6 @@ class SshConnector:
     def close(self) -> None:
         with self._lock:
             self._drop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @contextmanager
     def _mapping(self) -> Iterator[None]:
@@ -201,12 +189,7 @@ class _Session:
     def __enter__(self) -> paramiko.Channel:
         return self._channel
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with suppress(OSError, EOFError, paramiko.SSHException):
             self._channel.close()
         _close_all(self._clients)

@@ -6,7 +6,7 @@ Every number of the report comes from one of these frames, so that they can be e
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
@@ -134,13 +134,21 @@ def _start_row(study: StoredStudy, trial: StoredTrial, position: int) -> dict[st
     }
 
 
+def _starts(
+    study: StoredStudy,
+) -> Iterator[tuple[StoredTrial, StoredStart, dict[str, Any]]]:
+    """Every start with its trial, and the columns that tell it from the others."""
+    for trial in study.trials:
+        for position, start in enumerate(trial.starts):
+            which = {"trial": trial.number, "start": position, "role": str(start.role)}
+            yield trial, start, which
+
+
 def buckets_frame(study: StoredStudy) -> pd.DataFrame:
     """One row for each bucket of each start; throughput of all streams together, tok/s."""
     rows = [
         {
-            "trial": trial.number,
-            "start": position,
-            "role": str(start.role),
+            **which,
             "round": start.round,
             "host": start.host,
             "reference": trial.reference,
@@ -162,8 +170,7 @@ def buckets_frame(study: StoredStudy) -> pd.DataFrame:
             "marks": ", ".join(bucket.marks),
             "reason": bucket.reason,
         }
-        for trial in study.trials
-        for position, start in enumerate(trial.starts)
+        for trial, start, which in _starts(study)
         for bucket in start.buckets
     ]
     return _frame(rows, _BUCKET_COLUMNS)
@@ -173,9 +180,7 @@ def proof_frame(study: StoredStudy) -> pd.DataFrame:
     """One row for each proof link of each start, in the order in which they were read."""
     rows = [
         {
-            "trial": trial.number,
-            "start": position,
-            "role": str(start.role),
+            **which,
             "link": link.link,
             "wanted": link.wanted,
             "seen": link.seen,
@@ -183,8 +188,7 @@ def proof_frame(study: StoredStudy) -> pd.DataFrame:
             "at_s": link.at_s,
             "raw": link.raw,
         }
-        for trial in study.trials
-        for position, start in enumerate(trial.starts)
+        for trial, start, which in _starts(study)
         for link in (start.record.proof if start.record else ())
     ]
     return _frame(rows, _PROOF_COLUMNS)
@@ -194,17 +198,14 @@ def coding_frame(study: StoredStudy) -> pd.DataFrame:
     """One row for each start whose coding answers were judged; `outcomes` counts by name."""
     rows = [
         {
-            "trial": trial.number,
-            "start": position,
-            "role": str(start.role),
+            **which,
             "reference": trial.reference,
             "passed": start.record.coding.passed,
             "failed": start.record.coding.failed,
             "outcomes": dict(start.record.coding.outcomes),
             "wall_s": start.record.coding.wall_s,
         }
-        for trial in study.trials
-        for position, start in enumerate(trial.starts)
+        for trial, start, which in _starts(study)
         if start.record is not None and start.record.coding is not None
     ]
     return _frame(rows, _CODING_COLUMNS)
@@ -214,18 +215,15 @@ def failures_frame(study: StoredStudy) -> pd.DataFrame:
     """One row for each start that gave no usable score, with the lines that tell why."""
     rows = [
         {
-            "trial": trial.number,
-            "start": position,
-            "role": str(start.role),
+            **which,
             "host": start.host,
-            "state": state_of(trial, position),
+            "state": state_of(trial, which["start"]),
             "kind": failure.kind if failure else "LimitViolated",
             "link": failure.link if failure else "",
             "message": failure.message if failure else "; ".join(start.violations),
             "log_tail": "\n".join(failure.log_tail) if failure else "",
         }
-        for trial in study.trials
-        for position, start in enumerate(trial.starts)
+        for trial, start, which in _starts(study)
         for failure in (start.record.failure if start.record else None,)
         if failure is not None or start.violations
     ]

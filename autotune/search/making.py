@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 from optuna import Study, samplers
@@ -20,7 +21,10 @@ from autotune.search.surrogate import Aggregate
 from autotune.space import SearchSpace
 from autotune.workload import Workload
 
-__all__ = ["SAMPLERS", "make_sampler"]
+__all__ = ["SAMPLERS", "make_sampler", "sampler_of"]
+
+if TYPE_CHECKING:
+    from autotune.config import StudyConfig
 
 _GRID_LEVELS = 8
 
@@ -59,6 +63,17 @@ def make_sampler(
             hint="its function must return an optuna.samplers.BaseSampler",
         )
     return made
+
+
+def sampler_of(config: StudyConfig, *, seed: int) -> samplers.BaseSampler:
+    """The sampler that a study's definition names; see `make_sampler` for what it raises."""
+    return make_sampler(
+        config.study.sampler,
+        space=config.space,
+        seed=seed,
+        workload=config.workload,
+        aggregate=config.score.aggregate,
+    )
 
 
 def _tpe(space: SearchSpace, seed: int) -> samplers.BaseSampler:

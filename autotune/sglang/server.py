@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
 import httpx
 
+from autotune.closing import Closing
 from autotune.errors import (
     AutotuneError,
     CommandTimeout,
@@ -141,7 +141,7 @@ class CacheFlush(StrEnum):
     UNAVAILABLE = "unavailable"
 
 
-class SglangServer:
+class SglangServer(Closing):
     """A client for one server.  Use as a context manager.
 
     Args:
@@ -179,17 +179,6 @@ class SglangServer:
             )
         except _HTTP_EXCEPTIONS as error:
             raise mapped(error, self._shown) from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connections."""

@@ -13,12 +13,11 @@ Who may change a host::
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import TracebackType
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 __all__ = [
     "Identity",
@@ -195,7 +194,7 @@ class LogLine:
     source: LogSource = LogSource.SERVICE
 
 
-class LogFollower(Protocol):
+class LogFollower(AbstractContextManager["LogFollower"], Protocol):
     """The log of one start, from its first line on, in bounded memory."""
 
     def read(self, timeout_s: float) -> LogLine | None:
@@ -204,14 +203,6 @@ class LogFollower(Protocol):
         Raises:
             TargetError: The host cannot be read any more.
         """
-
-    def __enter__(self) -> LogFollower: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +271,23 @@ class Original:
     environ: Mapping[str, str] = field(default_factory=dict)
     scripts: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of_command(cls, words: Sequence[str], *, taken_at_s: float) -> Self:
+        """A command of ours that nobody has started."""
+        return cls(
+            launch=Launch(tuple(Word(text) for text in words)),
+            live_argv=(),
+            live_environ={},
+            active=False,
+            enabled="",
+            files={},
+            fragment="",
+            taken_at_s=taken_at_s,
+        )
+
 
 @runtime_checkable
-class Supervisor(Protocol):
+class Supervisor(AbstractContextManager["Supervisor"], Protocol):
     """One service on one host.  Use as a context manager: leaving it closes connections only.
 
     Every method may raise TargetError (ConnectError, CommandTimeout ...): the machine's fault.
@@ -291,14 +296,6 @@ class Supervisor(Protocol):
     """
 
     host: str
-
-    def __enter__(self) -> Supervisor: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
 
     # -- facts: nothing is changed ------------------------------------------------------------
     def original(self) -> Original:

@@ -23,8 +23,8 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from autotune.errors import (
     ConfigError,
@@ -44,7 +44,6 @@ from autotune.supervisors.base import (
     Owner,
     ProcessFacts,
     Start,
-    Word,
 )
 from autotune.supervisors.process_launch import NextStart, read_next_start, write_next_start
 from autotune.supervisors.process_lease import (
@@ -135,12 +134,7 @@ class ProcessSupervisor:
     def __enter__(self) -> ProcessSupervisor:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close what is of no use any more.
 
         The hold pipe of a running service stays open on purpose: this process's end closes it.
@@ -159,15 +153,9 @@ class ProcessSupervisor:
                 hint="give an absolute path, or a program that PATH leads to",
             )
         text = f"command: {shlex.join(self._command)}\nport: {self._port}\n"
-        return Original(
-            launch=Launch(tuple(Word(text) for text in self._command)),
-            live_argv=(),
-            live_environ={},
-            active=False,
-            enabled="",
-            files={},
+        return replace(
+            Original.of_command(self._command, taken_at_s=time.time()),
             fragment=text,
-            taken_at_s=time.time(),
             planned_argv=self._command,
             environ=dict(self._inherited()),
         )

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 from autotune.errors import TargetError
 from autotune.supervisors.base import LogLine, LogSource
@@ -91,10 +90,5 @@ class GuardLog:
     def __enter__(self) -> GuardLog:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()

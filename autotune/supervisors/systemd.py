@@ -17,7 +17,6 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import Self
 
 from autotune.errors import (
@@ -90,12 +89,7 @@ class SystemdSupervisor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._reached is not None and self._agent.installed:
             # The agent alone changes nothing; a host that cannot be reached keeps it until reboot.
             with suppress(TargetError):

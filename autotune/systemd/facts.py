@@ -46,7 +46,6 @@ SHOWN = (
     "ControlGroup",
     "LoadState",
     "User",
-    "KillMode",
     "SourcePath",
     "StandardOutput",
     "StandardError",
@@ -88,7 +87,6 @@ class UnitState:
     type: str
     control_group: str
     user: str
-    kill_mode: str
     source_path: str = ""
     standard_output: str = ""
     standard_error: str = ""
@@ -180,7 +178,6 @@ def unit_state(text: str) -> UnitState:
         type=word("Type"),
         control_group=word("ControlGroup"),
         user=word("User"),
-        kill_mode=word("KillMode"),
         source_path=word("SourcePath"),
         standard_output=word("StandardOutput"),
         standard_error=word("StandardError"),

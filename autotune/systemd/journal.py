@@ -17,9 +17,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from autotune.closing import Closing
 from autotune.errors import ConnectError
 from autotune.remote.connector import LineStream
 from autotune.supervisors.base import LogLine, LogSource
@@ -91,7 +91,7 @@ def _text(message: Any) -> str:
     return ""
 
 
-class JournalFollower:
+class JournalFollower(Closing):
     """Follows one start through the stream of `journalctl --follow`.
 
     A stream that breaks is opened again at the last entry, so nothing is lost or seen twice.
@@ -148,14 +148,3 @@ class JournalFollower:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 
 from autotune.errors import AutotuneError, HostBusy, LeaseLost
 from autotune.supervisors.base import (
@@ -209,12 +208,7 @@ class FakeLog:
     def __enter__(self) -> FakeLog:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Nothing is open."""
 
 
@@ -229,12 +223,7 @@ class FakeSupervisor:
     def __enter__(self) -> FakeSupervisor:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Nothing is open."""
 
     def original(self) -> Original:

@@ -41,7 +41,7 @@ from autotune.measurement import (
     StartRecord,
 )
 from autotune.opening import plan_host
-from autotune.supervisors.base import Launch, Lease, Original, Owner, Word
+from autotune.supervisors.base import Lease, Original, Owner
 from autotune.testing.sglang_server.answers import Model
 from autotune.testing.sglang_server.args import parse
 from autotune.testing.sglang_server.faults import Faults
@@ -91,16 +91,7 @@ class SimulatedSession:
             StudyError: `deployed` in the definition is not what the command says.
         """
         plan = plan_host(config, host)
-        original = Original(
-            launch=Launch(tuple(Word(text) for text in plan.command)),
-            live_argv=(),
-            live_environ={},
-            active=False,
-            enabled="",
-            files={},
-            fragment="",
-            taken_at_s=time.time(),
-        )
+        original = Original.of_command(plan.command, taken_at_s=time.time())
         recipe = make_recipe(
             config.space, config.service.fixed_flags, original, host=plan.host, info=None
         )

@@ -15,7 +15,7 @@ from autotune.concluding import Conclusion, conclude, contenders
 from autotune.config import StudyConfig
 from autotune.driver import Driver
 from autotune.repository import Repository, StoredStudy
-from autotune.search import make_sampler
+from autotune.search import sampler_of
 from autotune.session import HostSession
 from autotune.storage import connect, open_optuna
 from autotune.study import TrialStudy
@@ -75,15 +75,7 @@ class SimulatedStudy:
     def run(self, faults: Mapping[int, SimulatedFault] | None = None) -> Conclusion:
         """Run the study until its budget is spent, and store its verdict."""
         config = self.config
-        self.study.use(
-            make_sampler(
-                config.study.sampler,
-                space=config.space,
-                seed=config.study.seed,
-                workload=config.workload,
-                aggregate=config.score.aggregate,
-            )
-        )
+        self.study.use(sampler_of(config, seed=config.study.seed))
         owner = owner_here(config.name)
         sessions = {
             host: SimulatedSession.open(config, host, owner=owner) for host in config.service.hosts

@@ -92,7 +92,6 @@ class _Study(StudyOnHost):
     def __init__(self, host: SystemdHost, folder: Path, *, timing: Timing, name: str) -> None:
         self.name = name
         super().__init__(host, folder)
-        self._timing = timing
         times = f"restore_after_s = {timing.timer_s:g}\ncommand_timeout_s = 10"
         self.define(lines={**_LINES, "restore_after_s": times}, samples=1, windows=4)
         objective = folder / "tiny.toml"

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
-from typing import TypeVar
 
 from tests.testhost import UNIT, SystemdHost, install_unit
+from tests.waiting import until
 
 __all__ = [
     "LAUNCHER",
@@ -39,8 +37,6 @@ PORT = 30000
 LOAD_S = float(os.environ.get("AUTOTUNE_TEST_LOAD_S", "2"))
 """Load of the study that shows the whole job; 20 is the load of a small real model."""
 
-PATIENCE_S = 60.0 + 3 * LOAD_S
-
 LAUNCHER = "/srv/sglang-launcher"
 """A program of the user that starts the server, and gives it a fault for some of its flags."""
 
@@ -54,19 +50,6 @@ for words, variable, value in {faults!r}:
 sys.argv[0] = "sglang_server"
 runpy.run_module("autotune.testing.sglang_server", run_name="__main__", alter_sys=True)
 """
-
-_T = TypeVar("_T")
-
-
-def until(
-    probe: Callable[[], _T], what: str, *, timeout_s: float = PATIENCE_S, every_s: float = 0.05
-) -> _T:
-    """Ask until the answer is true, and return it."""
-    ends_at = time.monotonic() + timeout_s
-    while not (answer := probe()):
-        assert time.monotonic() < ends_at, f"{what}: not within {timeout_s:.0f} s"
-        Event().wait(every_s)
-    return answer
 
 
 def install(

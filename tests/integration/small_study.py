@@ -7,25 +7,23 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from threading import Event
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 
 from autotune.reading import load_stored
 from autotune.repository import StoredStart, StoredStudy
 from autotune.views import trial_views
+from tests.waiting import PATIENCE_S, until
 
 __all__ = ["ROOT", "Run", "SmallStudy", "until"]
 
 ROOT = Path(__file__).parents[2]
 MARK = "AUTOTUNE_TEST_MARK"
-PATIENCE_S = 120.0
 
 _OBJECTIVE = """\
 [[buckets]]
@@ -60,19 +58,6 @@ loop_lag_most_ms = 5000
 drift_most = 1
 request_timeout_s = 60
 """
-
-_T = TypeVar("_T")
-
-
-def until(
-    probe: Callable[[], _T], what: str, *, timeout_s: float = PATIENCE_S, every_s: float = 0.05
-) -> _T:
-    """Ask until the answer is true, and return it."""
-    ends_at = time.monotonic() + timeout_s
-    while not (answer := probe()):
-        assert time.monotonic() < ends_at, f"{what}: not within {timeout_s:.0f} s"
-        Event().wait(every_s)
-    return answer
 
 
 class Run:

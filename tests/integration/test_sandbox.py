@@ -83,7 +83,7 @@ HOSTILE: dict[str, tuple[str, str]] = {
         "import sys\n"
         "for n, m in list(sys.modules.items()):\n"
         "    if n.startswith('autotune'):\n"
-        "        m.examine = m.check_holds = lambda *a, **k: ('passed', '', 9)\n"
+        "        m.examine = m.check_holds = lambda *a, **k: ('passed', '')\n"
         "def f(): return 2",
         "wrong",
     ),

@@ -20,9 +20,9 @@ import tempfile
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self, TextIO
+from typing import Literal, TextIO
 
+from autotune.closing import Closing
 from tests.testhost.boot import (
     CAPABILITIES,
     OVERLAID,
@@ -126,7 +126,7 @@ def boot(name: str, *, binds: Iterable[Path] = (), timeout_s: float = 60.0) -> S
     return host
 
 
-class SystemdHost:
+class SystemdHost(Closing):
     """A running host; a context manager that ends it.
 
     Attributes:
@@ -163,17 +163,6 @@ class SystemdHost:
         self._alive = alive
         self._index = 0
         self._init = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def host(self) -> str:

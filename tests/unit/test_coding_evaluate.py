@@ -53,7 +53,7 @@ class RecordingSandbox:
             raise TargetError("no sandbox today")
         with self.lock:
             self.programs.append(program)
-        return SandboxReport(self.status, self.detail, 0, 0.0)
+        return SandboxReport(self.status, self.detail, 0.0)
 
 
 def judge(task: Task, text: str, finish_reason: str | None, sandbox: RecordingSandbox) -> Judgement:

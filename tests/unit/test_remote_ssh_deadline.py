@@ -13,31 +13,22 @@ from typing import Any
 
 import paramiko
 import pytest
-from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
 from autotune.errors import CommandTimeout, ConnectError
 from autotune.remote import ssh
 from autotune.remote.ssh_config import SshOptions
+from tests.open_ssh_server import OpenServer
 
 BEYOND_SELECT = 1024
 """FD_SETSIZE of glibc: select() takes no descriptor from here on."""
 
 
-class Server(paramiko.ServerInterface):
+class Server(OpenServer):
     """Takes everybody in; answers a command by its own words, `silent` never."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
         self.asked = threading.Event()
-
-    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
-        return AUTH_SUCCESSFUL
-
-    def get_allowed_auths(self, username: str) -> str:
-        return "publickey"
-
-    def check_channel_request(self, kind: str, chanid: int) -> int:
-        return OPEN_SUCCEEDED
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         if b"silent" in command:

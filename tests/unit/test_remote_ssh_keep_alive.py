@@ -12,10 +12,10 @@ from typing import Any
 import paramiko
 import pytest
 from paramiko import packet
-from paramiko.common import AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
 from autotune.remote.ssh_config import SshSettings
 from autotune.remote.ssh_login import login
+from tests.open_ssh_server import OpenServer
 
 IDLE_S = 600.0
 SILENT_MOST_S = 25.0
@@ -32,20 +32,11 @@ class Clock:
         return self.now_s
 
 
-class Server(paramiko.ServerInterface):
+class Server(OpenServer):
     """Takes everybody in and hears keep-alives."""
 
     def __init__(self) -> None:
         self.heard = threading.Semaphore(0)
-
-    def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
-        return AUTH_SUCCESSFUL
-
-    def get_allowed_auths(self, username: str) -> str:
-        return "publickey"
-
-    def check_channel_request(self, kind: str, chanid: int) -> int:
-        return OPEN_SUCCEEDED
 
     def check_global_request(self, kind: str, msg: paramiko.Message) -> bool:
         self.heard.release()

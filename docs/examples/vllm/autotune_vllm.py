@@ -15,7 +15,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
@@ -74,12 +73,7 @@ class VllmServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._http.close()
 
     def server_info(self) -> ServerInfo:
