@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
+from statistics import NormalDist
 
 import pytest
 
@@ -11,7 +13,7 @@ from autotune.config import load_study
 from autotune.constraints import known_constraints
 from autotune.errors import ConfigError, ObjectiveError, SearchSpaceError
 from autotune.hosts import HostPlan, open_supervisor
-from autotune.objective import Rule, in_tok_per_s, score_start
+from autotune.objective import Reference, Rule, in_tok_per_s, score_start
 from autotune.opening import plan_host
 from autotune.plugins import Group, function, names
 from autotune.search import make_sampler
@@ -39,8 +41,23 @@ def drawn(space, seed):
 def slowest(throughput):
     return min(throughput.values())
 
+def weighted(throughput):
+    return sum(bucket.weight * speed for bucket, speed in throughput.items())
+
 def nothing(*arguments):
     return 0
+
+def below(*arguments):
+    return -1.0
+
+def endless(*arguments):
+    return float("inf")
+
+def unknown(*arguments):
+    return float("nan")
+
+def words(*arguments):
+    return "fast"
 
 def container(plan):
     return ProcessSupervisor(
@@ -190,6 +207,7 @@ def test_a_supervisor_that_is_none_is_refused(
 
 
 BUCKETS = (Bucket(60, 1, 64, 0.25), Bucket(60, 8, 64, 0.75))
+Z95 = NormalDist().inv_cdf(0.975)
 MEASURED = (a_bucket(60, 1, 100.0), a_bucket(60, 8, 400.0))
 
 
@@ -210,9 +228,57 @@ def test_an_objective_of_a_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert score.interval.high == pytest.approx(102.0)
 
 
-def test_an_objective_that_makes_no_number_is_refused(
+def test_a_weighted_sum_of_a_plugin_is_scored_as_the_shipped_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    installed(tmp_path, monkeypatch, "MODULE:nothing", group=Group.OBJECTIVES)
-    with pytest.raises(ObjectiveError, match="'mine' makes 0 of these throughputs"):
+    installed(tmp_path, monkeypatch, "MODULE:weighted", group=Group.OBJECTIVES)
+    reference = Reference({"60x1": 80.0, "60x8": 300.0}, score=245.0, samples={})
+    mine, shipped = (
+        score_start(
+            MEASURED,
+            None,
+            workload=Workload(BUCKETS),
+            rule=Rule(aggregate=name, floor=0.9),
+            reference=reference,
+        )
+        for name in ("mine", "arithmetic")
+    )
+    assert mine is not None
+    assert shipped is not None
+    assert mine.value == in_tok_per_s("mine", {BUCKETS[0]: 100.0, BUCKETS[1]: 400.0}) == 325.0
+    assert in_tok_per_s("arithmetic", {BUCKETS[0]: 100.0, BUCKETS[1]: 400.0}) == 325.0
+    assert (mine.interval.low, mine.interval.high) == pytest.approx(
+        (shipped.interval.low, shipped.interval.high)
+    )
+    assert mine.ratio == pytest.approx(shipped.ratio)
+
+
+def test_no_bucket_is_moved_to_nothing_to_see_what_it_matters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However wide its interval is, a bucket moves by half at most: no plug-in meets 0 tok/s."""
+    installed(tmp_path, monkeypatch, "MODULE:weighted", group=Group.OBJECTIVES)
+    wide = (a_bucket(60, 1, 100.0, relative_half_width=5.0), MEASURED[1])
+    score = score_start(
+        wide, None, workload=Workload(BUCKETS), rule=Rule(aggregate="mine"), reference=None
+    )
+    assert score is not None
+    errors = (0.25 * 50.0, 0.75 * 400.0 * 0.02 / Z95)
+    assert score.interval.half_width == pytest.approx(Z95 * math.hypot(*errors))
+
+
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [("nothing", "0"), ("below", "-1.0"), ("endless", "inf"), ("unknown", "nan"),
+     ("words", "'fast'")],
+)  # fmt: skip
+def test_an_objective_that_makes_no_number_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str, shown: str
+) -> None:
+    installed(tmp_path, monkeypatch, f"MODULE:{made}", group=Group.OBJECTIVES)
+    with pytest.raises(ObjectiveError) as caught:
         in_tok_per_s("mine", {BUCKETS[0]: 1.0})
+    assert caught.value.message == (
+        f"the plug-in objective 'mine' makes {shown} of these throughputs"
+    )
+    assert caught.value.hint == "it must return a positive number, tok/s"

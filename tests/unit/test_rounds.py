@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.rounds import ATTEMPTS, REFERENCE, FinalStart, next_final, round_order
+from autotune.rounds import (
+    ATTEMPTS,
+    REFERENCE,
+    FinalStart,
+    next_final,
+    plan_rounds,
+    round_order,
+)
 
 FINALISTS = (5, 9)
 
@@ -149,3 +156,50 @@ def test_the_answer_does_not_depend_on_the_order_of_the_records(order: tuple[int
     starts = [FinalStart(0, REFERENCE, "a", True), FinalStart(0, 5, "a", None)]
     shuffled = [starts[index] for index in order]
     assert next_final(FINALISTS, range(1), shuffled, host="a", usable_hosts=["a"]) is None
+
+
+def a_round(
+    number: int, *, host: str = "a", owner: str = "me", of: Sequence[int] = FINALISTS
+) -> list[FinalStart]:
+    """A complete round."""
+    return [FinalStart(number, one, host, True, owner) for one in (REFERENCE, *of)]
+
+
+def test_rounds_are_numbered_from_zero_and_none_is_needed_without_finalists() -> None:
+    assert plan_rounds(FINALISTS, 3, []) == range(3)
+    assert plan_rounds(FINALISTS, 0, []) == range(0)
+    assert plan_rounds((), 3, []) == range(0)
+    assert plan_rounds((), 3, a_round(0)) == range(0)
+
+
+def test_complete_rounds_count_and_their_numbers_are_not_used_again() -> None:
+    assert plan_rounds(FINALISTS, 3, a_round(0)) == range(1, 3)
+    assert plan_rounds(FINALISTS, 3, a_round(4)) == range(5, 7)
+    assert plan_rounds(FINALISTS, 2, [*a_round(0), *a_round(1, host="b")]) == range(2, 2)
+    assert plan_rounds(FINALISTS, 1, [*a_round(0), *a_round(1)]) == range(2, 2)
+
+
+@pytest.mark.parametrize(
+    "starts",
+    [
+        pytest.param(a_round(0)[:-1], id="one finalist is missing"),
+        pytest.param(a_round(0)[1:], id="the reference is missing"),
+        pytest.param(a_round(0, of=(5, 8)), id="of other finalists"),
+        pytest.param(a_round(0, of=(5, 9, 12)), id="of one finalist more"),
+        pytest.param(a_round(0)[:2] + a_round(0, host="b")[2:], id="on two hosts"),
+        pytest.param(a_round(0)[:2] + a_round(0, owner="you")[2:], id="of two runs"),
+        pytest.param([*a_round(0)[:2], FinalStart(0, 9, "a", False, "me")], id="one has no score"),
+        pytest.param([*a_round(0)[:2], FinalStart(0, 9, "a", None, "me")], id="one still runs"),
+    ],
+)
+def test_what_is_no_round_does_not_count(starts: list[FinalStart]) -> None:
+    assert plan_rounds(FINALISTS, 2, starts) == range(1, 3)
+
+
+def test_a_round_in_which_a_start_was_tried_again_counts() -> None:
+    again = [FinalStart(0, 9, "a", False, "me"), *a_round(0)]
+    assert plan_rounds(FINALISTS, 1, again) == range(1, 1)
+
+
+def test_the_two_halves_of_two_rounds_are_none() -> None:
+    assert plan_rounds(FINALISTS, 1, [*a_round(0)[:2], *a_round(1)[2:]]) == range(2, 3)

@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+import scipy
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune import stats
@@ -70,6 +71,62 @@ def test_the_interval_of_independent_windows_is_at_least_students() -> None:
     assert stats.mean_interval(windows).half_width >= 1.963 * 0.9
 
 
+def credible_half_width(windows: list[float], confidence: float) -> float:
+    """h / mean from the model's own words: windows with the covariance v rho^|i-j|, flat priors for
+    mean and rho in 0, 0.1 .. 0.8, v scaled inverse chi-square with 3 degrees of freedom, 1.7 %."""
+    n = len(windows)
+    x = np.array(windows) / np.mean(windows)
+    ones = np.ones(n)
+    freedom = n - 1 + 3
+    centres, scales, logs = [], [], []
+    for rho in np.arange(9) / 10:
+        correlation = rho ** np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
+        inverse = np.linalg.inv(correlation)
+        precision = ones @ inverse @ ones
+        centre = ones @ inverse @ x / precision
+        squares = (x - centre) @ inverse @ (x - centre) + 3 * 0.017**2
+        centres.append(centre - 1)
+        scales.append(math.sqrt(squares / freedom / precision))
+        # the likelihood of rho, mean and v integrated out
+        determinant = np.linalg.slogdet(correlation)[1]
+        logs.append(-(determinant + math.log(precision) + freedom * math.log(squares)) / 2)
+    weights = np.exp(np.array(logs) - max(logs))
+    weights /= weights.sum()
+
+    def outside(h: float) -> float:
+        upper = scipy.stats.t.sf(h, freedom, loc=centres, scale=scales)
+        lower = scipy.stats.t.cdf(-h, freedom, loc=centres, scale=scales)
+        return float(weights @ (upper + lower)) - (1 - confidence)
+
+    return float(scipy.optimize.brentq(outside, 1e-9, 10.0))
+
+
+@given(st.integers(2, 24), st.integers(0, 2**32 - 1), st.sampled_from([0.5, 0.8, 0.95, 0.99]))
+@settings(deadline=None, max_examples=40)
+def test_the_interval_is_that_of_the_model(n: int, seed: int, confidence: float) -> None:
+    rng = np.random.default_rng(seed)
+    windows = autoregression(rng, n, rho=rng.uniform(0, 0.8), noise=rng.uniform(0.002, 0.1))
+    half_width = stats.mean_interval(windows, confidence=confidence).half_width
+    expected = credible_half_width(windows, confidence) * float(np.mean(windows))
+    assert half_width == pytest.approx(expected, rel=1e-4)
+
+
+def test_an_interval_is_of_95_percent_unless_asked() -> None:
+    windows = [100.0, 98.0, 102.0, 99.0, 101.0]
+    assert stats.mean_interval(windows) == stats.mean_interval(windows, confidence=0.95)
+    assert stats.relative_half_width(windows) == pytest.approx(
+        stats.mean_interval(windows).half_width / 100
+    )
+
+
+def test_two_windows_have_an_interval_and_falling_rates_one_of_positive_width() -> None:
+    assert stats.mean_interval([90.0, 110.0]).half_width > 0
+    assert stats.relative_half_width([90.0, 110.0]) < math.inf
+    assert stats.relative_half_width([0.0, 0.0]) == math.inf
+    below = stats.mean_interval([-90.0, -110.0])
+    assert below.low < -100 < below.high
+
+
 def test_correlated_windows_get_a_wider_interval_than_the_same_ones_shuffled() -> None:
     rng = np.random.default_rng(5)
     in_order = mixed = 0.0
@@ -95,6 +152,15 @@ def test_coverage_under_sequential_stopping() -> None:
         interval = stats.mean_interval(windows[:n])
         held += interval.low <= 100 <= interval.high
     assert 0.93 <= held / buckets <= 0.99
+
+
+def test_enough_is_enough_at_the_bound_itself() -> None:
+    windows = [100.0, 101.0, 99.0, 100.0]
+    bound = stats.relative_half_width(windows)
+    for target, stop in ((bound, True), (bound * (1 - 1e-9), False)):
+        assert stats.enough(windows, target_relative_half_width=target, least=4, most=9) is stop
+    assert stats.enough(windows, target_relative_half_width=0.0, least=4, most=4)
+    assert not stats.enough(windows, target_relative_half_width=1.0, least=5, most=9)
 
 
 def test_enough_waits_for_the_least_and_stops_at_the_most() -> None:
@@ -126,6 +192,65 @@ def test_enough_waits_for_the_least_and_stops_at_the_most() -> None:
 )
 def test_is_steady(windows: list[float], steady: bool) -> None:
     assert stats.is_steady(windows) is steady
+
+
+def test_steady_is_asked_of_the_last_windows_only() -> None:
+    flat, step = [100.0, 101.0, 99.0], [50.0, 51.0, 49.0]
+    assert not stats.is_steady([*step, *flat, *flat, *flat])  # 12 windows: both levels are seen
+    assert stats.is_steady([*step, *flat, *flat, *flat, *flat])  # the last 12
+    assert stats.is_steady([*step, *flat, *flat], least=3)  # the last 6
+    assert not stats.is_steady([*step, *flat], least=3)
+    assert stats.is_steady([1.0, 100.0, 101.0, 100.0, 101.0], least=2)
+    assert not stats.is_steady([100.0], least=2)
+
+
+def test_halves_that_differ_by_a_tenth_of_the_mean_are_the_last_to_be_called_equal() -> None:
+    # wide enough for the noise to allow it; means of the halves 95 and 105, 94 and 106
+    assert stats.is_steady([45.0, 95.0, 145.0, 55.0, 105.0, 155.0])
+    assert not stats.is_steady([44.0, 94.0, 144.0, 56.0, 106.0, 156.0])
+    assert stats.halves_agree([45.0, 95.0, 145.0, 55.0, 105.0, 155.0])
+    assert not stats.halves_agree([44.0, 94.0, 144.0, 56.0, 106.0, 156.0])
+
+
+def test_halves_are_equal_within_their_standard_error() -> None:
+    # Both halves have the variance 1 (n = 3), so the standard error is sqrt(2 / 3) = 0.8165 and the
+    # bound 1.96 of it, 1.6003.
+    def steps(difference: float) -> list[float]:
+        return [99.0, 100.0, 101.0, *(value + difference for value in (99.0, 100.0, 101.0))]
+
+    assert stats.is_steady(steps(1.60))
+    assert not stats.is_steady(steps(1.601))
+    assert stats.is_steady(steps(-1.60))
+    assert not stats.is_steady(steps(-1.601))
+
+
+def test_a_thousandth_is_the_clocks() -> None:
+    def levels(first: float, second: float) -> list[float]:
+        return [first] * 3 + [second] * 3
+
+    # No noise at all; the mean is 1000, so a difference of 1 is a thousandth.
+    assert stats.is_steady(levels(999.5, 1000.5))
+    assert not stats.is_steady(levels(999.4, 1000.6))
+
+
+def test_the_middle_window_of_an_odd_number_is_in_no_half() -> None:
+    for middle in (0.0, 600.0):
+        windows = [100.0, 101.0, 99.0, middle, 100.0, 101.0, 99.0]
+        assert stats.is_steady(windows)
+        assert stats.halves_agree(windows)
+
+
+def test_two_halves_may_differ_by_twice_their_interval() -> None:
+    steps = [99.0, 100.0, 101.0, 102.0] * 2
+
+    def shifted(by: float) -> list[float]:
+        return [*steps[:4], *(value + by for value in steps[4:])]
+
+    for tenths in range(100):
+        windows = shifted(tenths / 10)
+        bound = 2 * stats.mean_interval(windows).half_width
+        allowed = tenths / 10 <= min(bound, 0.1 * sum(windows) / 8)
+        assert stats.halves_agree(windows) is allowed
 
 
 @pytest.mark.parametrize(
@@ -161,6 +286,30 @@ def test_unfinished_waits_count_as_longer_than_what_is_known_of_them(
     # At its bound each would be shorter than it may be; never ended it would be longer.
     assert value >= stats.percentile(seen + unfinished, q) - 1e-6
     assert value <= max(seen + unfinished)
+
+
+@given(
+    st.sampled_from([2, 3, 5, 11, 21, 26]),  # one less divides 100: no interpolation
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 30),
+)
+def test_the_estimate_is_kaplan_and_meiers(n: int, seed: int, levels: int) -> None:
+    rng = np.random.default_rng(seed)
+    waits = rng.integers(1, 1 + levels, n).astype(float)
+    broken_off = rng.random(n) < 0.4
+    sample = scipy.stats.CensoredData(waits[~broken_off], right=waits[broken_off])
+    estimate = scipy.stats.ecdf(sample).cdf
+    for k in range(n):
+        level = (k + 0.5) / n
+        reached = estimate.probabilities >= level - 1e-12
+        value, at_least = stats.percentile_at_least(
+            list(waits[~broken_off]), list(waits[broken_off]), 100 * k / (n - 1)
+        )
+        if np.abs(estimate.probabilities - level).min(initial=1.0) < 1e-9:
+            continue  # either neighbour is the percentile
+        assert at_least is not bool(reached.any())
+        if reached.any():
+            assert value == estimate.quantiles[reached][0]
 
 
 def test_weight_of_an_unfinished_wait_goes_to_what_is_longer() -> None:
