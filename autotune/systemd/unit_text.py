@@ -111,17 +111,15 @@ def rewritten(text: str, held: Sequence[str], wanted: Sequence[str]) -> str:
             continue
         _require_words(held[i:i_end], at=i)
         expected += [word.replace("%", "%%") for word in wanted[j:j_end]]
-        if kind == "insert":
-            edits.append(_inserted(text, words, i, wanted[j:j_end]))
-        elif kind == "delete":
-            edits.append(_deleted(text, words, i, i_end))
-        elif i_end - i == j_end - j:
-            edits += map(_changed, words[i:i_end], held[i:i_end], wanted[j:j_end])
-        else:
-            place = (words[i].place[0], words[i_end - 1].place[1])
-            edits.append(_Edit(place, " ".join(map(_written, wanted[j:j_end]))))
+        both = min(i_end - i, j_end - j)
+        edits += map(_changed, words[i : i + both], held[i:i_end], wanted[j:j_end])
+        if j + both < j_end:
+            edits.append(_inserted(text, words, i + both, wanted[j + both : j_end]))
+        elif i + both < i_end:
+            edits.append(_deleted(text, words, i + both, i_end))
     result = text
-    for edit in sorted(edits, key=lambda edit: edit.place, reverse=True):
+    edits.sort(key=lambda edit: edit.place)
+    for edit in reversed(edits):  # of two at one place the later one first
         result = result[: edit.place[0]] + edit.text + result[edit.place[1] :]
     if [word.text for word in exec_words(result)] != expected:
         raise UnitRefused("its ExecStart= cannot be changed word by word", hint=_OTHERWISE)
@@ -151,7 +149,7 @@ def _reads_as(word: UnitWord, held: str) -> bool:
 
 def _changed(word: UnitWord, old: str, new: str) -> _Edit:
     """The smallest change that turns a word into another, its quotes kept where that is safe."""
-    if word.text == old and old:
+    if word.text == old and old and new:
         same = next((at for at in range(len(old)) if new[at : at + 1] != old[at]), len(old))
         most = min(len(old), len(new)) - same
         tail = next((at for at in range(most) if old[-at - 1] != new[-at - 1]), most)

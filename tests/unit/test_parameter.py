@@ -167,11 +167,6 @@ def test_what_has_an_order_and_what_has_an_end() -> None:
         True,
     ]
     assert not number(FLOAT, 1, 2).finite
-    assert [p.dimensions for p in (number(INT, 1, 2), choice(1, None), choice(1, "a", None))] == [
-        1,
-        1,
-        3,
-    ]
 
 
 def test_where_values_lie() -> None:

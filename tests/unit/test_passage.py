@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import UnitRefused
@@ -56,6 +59,112 @@ def test_what_cannot_be_proved_is_refused(
 ) -> None:
     with pytest.raises(UnitRefused, match=f"(?s){sentence}"):
         find_passage(unit, live, {})
+
+
+@pytest.mark.parametrize(
+    ("unit", "live", "passage"),
+    [
+        # A launcher's own words are gone, those after the program are the unit's.
+        (("nice", "-n", "5", "/s/run", "-a"), ("/s/run", "-a"), Passage(dropped=3)),
+        # The interpreter is named with the first line's own option.
+        (("/s/run", "-a"), ("/usr/bin/env", "-S", "bash", "/s/run", "-a"),
+         Passage(("/usr/bin/env", "-S", "bash"))),
+        # env finds the script on the path.
+        (("run", "-a"), ("bash", "/s/run", "-a"), Passage(("bash", "/s/run"), 1)),
+        (("/s/run", "-a", "1"), ("python", "/v/bin/other", "-a", "1"),
+         Passage(("python", "/v/bin/other"), 1)),
+        (("sh", "/s/run", "-a", "1"), ("python", "-a", "1"), Passage(("python",), 2)),
+        (("bash", "-c", "exec run -a"), ("sh", "/s/run", "-a"),
+         Passage(("sh", "/s/run"), 1, shell=True)),
+    ],
+)  # fmt: skip
+def test_more_ways_from_a_unit_to_its_process(
+    unit: tuple[str, ...], live: tuple[str, ...], passage: Passage
+) -> None:
+    found = find_passage(unit, live, {})
+    assert found == passage
+    assert shown(unit, found, {}) == live
+
+
+SHELL_STAYS = (
+    "the shell of ExecStart stays the main process, so the server's command line cannot be proved"
+)
+
+
+@pytest.mark.parametrize(
+    ("unit", "live", "message"),
+    [
+        # The script has no `exec` (the shell is still there), or starts another shell.
+        (("bash", "-c", "python s.py"), ("bash", "-c", "python s.py"), SHELL_STAYS),
+        (("/bin/bash", "-c", "python s.py"), ("bash", "/tmp/x"), SHELL_STAYS),
+        (("bash", "-c", "exec sh -c 'x'"), ("sh", "-c", "y"), SHELL_STAYS),
+        (
+            ("python", "s.py", "--a", "1"),
+            ("python", "s.py", "--a", "2"),
+            "what runs was started from another command line than the unit has now: "
+            "'2' runs, '1' is written",
+        ),
+        (
+            ("python", "s.py", "--a", "1"),
+            ("python", "--a", "1"),
+            "what runs was started from another command line than the unit has now: "
+            "'python' runs, 's.py' is written",
+        ),
+        (
+            ("nice", "python", "--a"),
+            ("python", "nice", "python", "--a"),
+            "what runs was started from another command line than the unit has now: "
+            "4 words run, 3 are written",
+        ),
+        (
+            ("/s/run", "--a"),
+            ("sh", "/s/run", "--b"),
+            "what runs was started from another command line than the unit has now: "
+            "'--b' runs, '--a' is written",
+        ),
+        (
+            ("sh", "-c", "exec python *.py"),
+            ("python", "a.py", "b.py"),
+            "the shell script in ExecStart makes words that only the shell knows",
+        ),
+        (
+            ("/s/run", "--a"),
+            ("a", "b", "c", "d", "/s/run", "--b"),
+            "/s/run starts the server with a command line of its own: what ExecStart gives it is "
+            "not what the server gets",
+        ),
+        (
+            ("/s/run",),
+            ("python", "s.py"),
+            "/s/run starts the server with a command line of its own: what ExecStart gives it is "
+            "not what the server gets",
+        ),
+    ],
+)
+def test_why_a_passage_cannot_be_proved(
+    unit: tuple[str, ...], live: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(UnitRefused) as caught:
+        find_passage(unit, live, {})
+    assert caught.value.message == message
+    assert caught.value.hint
+
+
+def test_a_script_without_a_shell_cannot_be_changed() -> None:
+    argv = words("python", "s.py")
+    with pytest.raises(UnitRefused, match="is no `sh -c` any more"):
+        edited(argv, Passage(shell=True), lambda seen: seen)
+    # What the kernel shows of such words is asked of the words themselves.
+    assert shown(("python", "s.py"), Passage(shell=True), {}) == ("python", "s.py")
+
+
+def test_what_a_process_shows_has_the_values_of_its_variables() -> None:
+    unit = ("bash", "-c", "exec python s.py --a $A", "name")
+    live = ("python", "s.py", "--a", "8")
+    assert find_passage(unit, live, {"A": "8"}) == Passage(shell=True)
+    assert shown(unit, Passage(shell=True), {"A": "8"}) == live
+    with pytest.raises(UnitRefused, match="'8' runs, '9' is written"):
+        find_passage(unit, live, {"A": "9"})
 
 
 def test_only_the_words_of_the_script_change_and_keep_their_quotes() -> None:
@@ -121,6 +230,148 @@ def test_words_that_we_write_come_back(texts: list[str]) -> None:
     assert [word.texts for word in last_command(script, {})] == [("a",), *((t,) for t in texts)]
 
 
+ENVIRONMENT = {"X": "x y", "ONE": "1", "NONE": "", "TAB": "a\tb\nc"}
+PIECES = st.sampled_from(
+    ["a", "b-c", "é", "=", "#", " ", "  ", "\t", "\\ ", "\\a", "\\$", "\\\\", "\\\n", "'a b'",
+     "'$X\\'", "''", "$X", "${X}", "$ONE", "${ONE}b", "$NONE", "$TAB", "$MISSING", '""', '"', '"',
+     '"a b"', '"$X"', '"${TAB} "', '"\\$X \\\\ \\a \\" \\`"', '"a\\\nb"', '" \' "', ",", ":", "%",
+     "@", "^", "+"]
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(PIECES, max_size=8))
+def test_words_are_those_of_a_real_shell(pieces: list[str]) -> None:
+    script = "exec a " + "".join(pieces)
+    real = subprocess.run(
+        ["sh", "-c", 'set -- "$0" ' + script[7:] + "\nprintf '%s\\0' \"$@\"", "a"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        check=False,
+    )
+    try:
+        found = last_command(script, ENVIRONMENT)
+    except UnitRefused as error:
+        assert "quote is not closed" in error.message  # noqa: PT017
+        assert real.returncode != 0
+        return
+    assert real.returncode == 0
+    if all(word.texts is not None for word in found):
+        seen = [text for word in found for text in word.texts or ()]
+        assert seen == real.stdout.decode().split("\0")[:-1]
+    assert "".join(script[word.start : word.end] for word in found) == "".join(w.raw for w in found)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["`id`", "*.py", "a?", "[ab]", "${X:-1}", "~/x", "$1", "$?", "a{b,c}", '"`id`"', '"$(id)"',
+     '"${X:-1}"', "$GLOB", "$LEFT", "$RIGHT", "$BACK", "a$"],
+)  # fmt: skip
+def test_a_word_that_only_a_shell_knows_has_no_text(word: str) -> None:
+    environ = {"GLOB": "a*", "LEFT": " a", "RIGHT": "a ", "BACK": "a\\b", "X": "x"}
+    before, odd, after = last_command(f"exec a {word} c", environ)
+    assert (before.texts, odd.texts, after.texts) == (("a",), None, ("c",))
+    assert odd.raw == word
+
+
+def test_quotes_keep_what_a_shell_would_match_or_split() -> None:
+    found = last_command('a \'*?[~{}`\' "*?[~{}" \\* "$GLOB"', {"GLOB": " a* "})
+    assert [word.texts for word in found] == [("a",), ("*?[~{}`",), ("*?[~{}",), ("*",), (" a* ",)]
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("a | b", "its last command follows '|'"),
+        ("a || b", "its last command follows '||'"),
+        ("a &", "its last command is followed by '&'"),
+        ("a & # c\n", "its last command is followed by '&'"),
+        ("a |", "its last command is followed by '|'"),
+        ("a > /log", "the output or input of its last command is redirected"),
+        ("a >> /log b", "the output or input of its last command is redirected"),
+        ("a 2>&1", "the output or input of its last command is redirected"),
+        ("a <", "the output or input of its last command is redirected"),
+        ("( a )", "it has brackets"),
+        ("f() a", "it has brackets"),
+        ("if a; then b; fi", "it has 'if'"),
+        ("x; { a", "it has '{'"),
+        ("a 'b", "a quote is not closed"),
+        ('a "b', "a quote is not closed"),
+        ("exec -a name b", "`exec -a` gives the program another name"),
+        ("", "it has no last command"),
+        ("# a", "it has no last command"),
+        ("x=1", "it has no last command"),
+        ("exec", "it has no last command"),
+        ("PATH+=:/x exec", "it has no last command"),
+    ],
+)
+def test_why_a_script_is_refused(script: str, why: str) -> None:
+    with pytest.raises(UnitRefused) as caught:
+        last_command(script, {})
+    assert caught.value.message == (
+        f"the shell script in ExecStart is more than a list of commands: {why}"
+    )
+    assert "exec" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("script", "seen"),
+    [
+        ("a; b", ["b"]),
+        ("a;", ["a"]),
+        ("a\n\n  # c\n", ["a"]),
+        ("a && b && c", ["c"]),
+        ("a && b;", ["b"]),
+        ("a || b; c", ["c"]),
+        ("a | b\nc", ["c"]),
+        ("a &\nb", ["b"]),
+        ("a > /log; b", ["b"]),
+        ("a > /log\nb", ["b"]),
+        ("a >& 2; b", ["b"]),
+        ("a >;b", ["b"]),
+        ("a # c; d\nb # e", ["b"]),
+        ("a \\\n  b", ["a", "b"]),
+        ("\ta\r b", ["a", "b"]),
+        ("_A1=x B+=y c D=z", ["c", "D=z"]),
+        ("1A=x c", ["1A=x", "c"]),
+        ("time=3; a", ["a"]),
+        ("execute a", ["execute", "a"]),
+        ("a exec b", ["a", "exec", "b"]),
+    ],
+)
+def test_which_command_is_the_last(script: str, seen: list[str]) -> None:
+    assert [word.raw for word in last_command(script, {})] == seen
+
+
+@pytest.mark.parametrize("word", ["if", "while", "until", "for", "case", "!", "{", "[[", "time",
+                                  "trap", "function", "select", "coproc"])  # fmt: skip
+def test_what_begins_more_than_a_command_is_refused(word: str) -> None:
+    with pytest.raises(UnitRefused, match=re.escape(f"it has '{word}'")):
+        last_command(f"{word} a; b", {})
+
+
+def test_words_of_a_script_know_where_they_stand() -> None:
+    script = "cd /srv; exec a  'b c' \\\n d$X # e"
+    found = last_command(script, {"X": "1"})
+    assert [(word.raw, word.start, word.end) for word in found] == [
+        ("a", 14, 15),
+        ("'b c'", 17, 22),
+        ("d$X", 26, 29),
+    ]
+    assert [script[word.start : word.end] for word in found] == [word.raw for word in found]
+
+
+def test_only_changed_words_are_written_anew() -> None:
+    script = "A=1 exec a  'b c' \"d\" $X e; "
+
+    def change(seen: tuple[Word, ...]) -> tuple[Word, ...]:
+        assert [word.text for word in seen] == ["a", "b c", "d", "$X", "e"]
+        return (seen[0], seen[1], Word("f g", ours=True), seen[3], Word("h", ours=True), seen[4])
+
+    assert rewritten(script, change) == "A=1 exec a 'b c' 'f g' $X h e; "
+    assert rewritten(script, lambda seen: seen[:1]) == "A=1 exec a; "
+
+
 def test_a_dollar_of_ours_would_be_read_by_systemd() -> None:
     with pytest.raises(UnitRefused, match=r"'\$HOME' cannot be written"):
         rewritten("exec a", lambda seen: (*seen, Word("$HOME", ours=True)))
@@ -133,6 +384,15 @@ def test_a_dollar_of_ours_would_be_read_by_systemd() -> None:
         (("/bin/bash", "-o", "pipefail", "-lc", "x"), 4),
         (("sh", "--login", "-c", "x", "name"), 3),
         (("bash", "/s.sh", "-c"), None),
+        (("bash", "-x", "-ec", "x"), 3),
+        (("bash", "+x", "-c", "x"), 3),
+        (("zsh", "-O", "extglob", "-c", "x"), 4),
+        (("ksh", "--rcfile", "-c", "-c", "x"), 4),
+        (("dash", "--init-file", "f", "-c", "x"), 4),
+        (("bash", "--norc", "-c", "x"), 3),
+        (("bash", "-c"), None),
+        (("bash", "-", "-c", "x"), None),
+        (("bash",), None),
         (("python", "-c", "x"), None),
         ((), None),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from autotune.proof import (
     argv_link,
     bound_link,
     environ_link,
+    environ_links,
     generation_link,
     invocation_link,
     listener_link,
@@ -29,6 +31,7 @@ from autotune.proof import (
 )
 from autotune.sglang.log import StartupLog
 from autotune.sglang.server import Generation, ServerInfo
+from autotune.sglang.witnesses import witnesses
 from autotune.supervisors.base import (
     Identity,
     Launch,
@@ -186,6 +189,36 @@ def test_environ(environ: dict[str, str], ok: bool) -> None:
 
 def test_environ_without_a_process_is_broken() -> None:
     assert not environ_link(Launch((Word("serve"),), {"WINDOW": "2048"}), None).ok
+
+
+def env_intent(value: int | None) -> ParameterIntent:
+    return ParameterIntent("window", value, "", (), "WINDOW", ())
+
+
+def test_a_variable_that_must_not_be_there_breaks_when_it_is() -> None:
+    launch = Launch((Word("serve"),), {"BUDGET": "8"})
+    for environ, ok in (({"BUDGET": "8"}, True), ({"BUDGET": "8", "WINDOW": "512"}, False)):
+        link = environ_link(launch, facts("serve", environ=environ), absent=("WINDOW",))
+        assert link.ok is ok
+        assert link.wanted == "{'WINDOW': None, 'BUDGET': '8'}"
+    assert link.seen == "{'WINDOW': '512', 'BUDGET': '8'}"
+
+
+def test_the_environment_is_a_link_only_where_the_study_touches_it() -> None:
+    plain, process = Launch((Word("serve"),)), facts("serve", environ={"WINDOW": "512"})
+    assert environ_links(plain, (), process) == ()
+    assert environ_links(plain, (budget(), env_intent(512)), process) == ()
+    assert environ_links(plain, (replace(budget(), value=None),), process) == ()
+    for launch, intents, ok in (
+        (plain, (env_intent(None),), False),
+        (replace(plain, unset=("WINDOW",)), (), False),
+        (replace(plain, unset=("OTHER",)), (), True),
+        (replace(plain, environment={"WINDOW": "512"}), (), True),
+        (replace(plain, environment={"WINDOW": "512"}), (env_intent(512),), True),
+        (replace(plain, environment={"WINDOW": "2048"}), (env_intent(2048),), False),
+    ):
+        (link,) = environ_links(launch, intents, process)
+        assert (link.link, link.ok) == ("environ", ok)
 
 
 # -- 4: listener and bind -------------------------------------------------------------------------
@@ -455,6 +488,111 @@ def test_secrets_are_masked_in_every_field() -> None:
 def test_secrets_that_a_shell_would_quote_are_masked_too(secret: str) -> None:
     words = (*COMMAND, "--api-key", secret)
     assert secret not in repr(argv_link(words, facts(*words)))
+
+
+def test_what_a_whole_proof_shows() -> None:
+    """What is stored with a trial and read by people: link by link, wanted against seen."""
+    before = time.time()
+    log, info = log_of(*log_lines(settings())), ServerInfo(settings())
+    launch = Launch(tuple(map(Word, COMMAND)), {"WINDOW": "2048"})
+    process = facts(environ={"WINDOW": "2048"}, started_at_s=500.456)
+    listener = Listener(77, belongs=True, description="pid 77, sglang")
+    answer = Generation("four", 8, NONCE.value, "length")
+    links = (
+        invocation_link(OLD, START, RUNNING),
+        process_link(START, RUNNING, process),
+        argv_link(COMMAND, process),
+        environ_link(launch, process),
+        listener_link(30000, listener),
+        bound_link(log),
+        nonce_link(NONCE, log, info),
+        *parameter_links((budget(),), log, info),
+        generation_link(NONCE, answer),
+    )
+    command = " ".join(COMMAND)
+    assert [(link.link, link.wanted, link.seen) for link in links] == [
+        (
+            "invocation",
+            f"a new id, still the current one: {NEW}",
+            f"before {OLD}, now {NEW}",
+        ),
+        ("process", "process 77 begun after 500.00 s of uptime", "begun at 500.46 s"),
+        ("argv", command, command),
+        ("environ", "{'WINDOW': '2048'}", "{'WINDOW': '2048'}"),
+        ("listener", "port 30000 held by the service", "pid 77, sglang"),
+        ("bound", "this start logged its bind, and its readiness afterwards", "bound and ready"),
+        (
+            "nonce",
+            f"weight_version: {NONCE.value}",
+            f"log {NONCE.value}, server {NONCE.value}",
+        ),
+        ("budget: log", "tree_budget=8", "tree_budget=8"),
+        ("budget: server_args", "speculative_ddtree_budget=8", "speculative_ddtree_budget=8"),
+        ("budget: server_info", "speculative_ddtree_budget=8", "speculative_ddtree_budget=8"),
+        ("generation", f"at least one token by {NONCE.value}", f"8 tokens by {NONCE.value}"),
+    ]
+    assert all(link.ok for link in links)
+    assert all(before <= link.at_s <= time.time() for link in links)
+    raw = {link.link: link.raw for link in links}
+    assert raw["invocation"] == repr(RUNNING)
+    assert raw["process"] == "(77, 500.456)"
+    assert raw["argv"] == command
+    assert raw["bound"].splitlines() == list(log.tail)
+    assert raw["generation"] == "four"
+
+
+def test_what_is_not_there_is_said_to_be_missing() -> None:
+    silent = ServerInfo({})
+    nobody = Identity("", 0, "inactive", "dead", "success", 0)
+    assert invocation_link("", START, nobody).seen == "before none, now none"
+    assert process_link(START, RUNNING, None).seen == "no such process"
+    assert nonce_link(NONCE, log_of(), silent).seen == "log not shown, server not shown"
+    seed = nonce_link(SEED, log_of(), silent)
+    assert seed.wanted == "random_seed: the same random seed in log and answer"
+    unnamed = generation_link(SEED, Generation("", 3, None, None))
+    assert (unnamed.wanted, unnamed.seen) == ("at least one token", "3 tokens by unnamed")
+    (nowhere,) = parameter_links((budget(),), log_of(), silent)
+    assert nowhere.wanted == "--speculative-ddtree-budget = 8 shown by the engine"
+    assert nowhere.seen == "neither its log nor its server_info shows this setting"
+    (no_log,) = parameter_links((budget(proof=("log",)),), log_of(), silent)
+    assert no_log.link == "budget: log"
+    assert no_log.seen == "its log does not show this setting"
+    variable = replace(env_intent(512), proof=("server_info",))
+    (no_info,) = parameter_links((variable,), log_of(), silent)
+    assert (no_info.link, no_info.wanted) == (
+        "window: server_info",
+        "WINDOW = 512 shown by the engine",
+    )
+
+
+def test_a_clock_tick_is_forgiven_and_no_more() -> None:
+    for started_at_s, ok in ((499.98, True), (499.979, False)):
+        assert process_link(START, RUNNING, facts(started_at_s=started_at_s)).ok is ok
+
+
+def test_one_token_is_an_answer() -> None:
+    assert generation_link(SEED, Generation("", 1, None, None)).ok
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "shown"),
+    [
+        (("speculative_draft_window_size",), 512, {"draft_window_size": "512",
+                                                   "compact_cache": "True"}),
+        (("speculative_dflash_draft_window_size",), None, {"draft_window_size": "None",
+                                                           "compact_cache": "False"}),
+        (("speculative_ddtree_budget",), 8, {"tree_budget": "8"}),
+        (("speculative_ddtree_topk_cap",), 4, {"topk_cap": "4"}),
+        (("speculative_num_draft_tokens",), 16, {"block_size": "16"}),
+        (("old_name", "speculative_ddtree_budget"), 8, {"tree_budget": "8"}),
+        (("speculative_ddtree_budget",), None, {}),
+        (("page_size",), 8, {}),
+    ],
+)  # fmt: skip
+def test_what_the_workers_lines_show(
+    keys: tuple[str, ...], value: int | None, shown: dict[str, str]
+) -> None:
+    assert witnesses(keys, value) == shown
 
 
 def test_raw_text_is_kept_short() -> None:

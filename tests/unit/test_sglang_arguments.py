@@ -67,3 +67,80 @@ def test_other_text_is_no_mapping(text: str) -> None:
 def test_settings_of_a_nested_value_that_is_cut_off_are_not_taken_for_others() -> None:
     assert parse_server_args("ServerArgs(port=1, graph=Graph(decode=2, port=3") == {"port": 1}
     assert parse_server_args("{'port': 1, 'graph': {'decode': 2, 'port': 3") == {"port": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "complete"),
+    [
+        ("", True),  # no settings at all: there is nothing to wait for
+        ("None", True),
+        ("{}", True),
+        ("ServerArgs()", True),
+        ("{", False),
+        ("{ ", False),
+        ("ServerArgs(", False),
+        ("ServerArgs(port=1", False),
+        ("ServerArgs(port=1,", False),
+        ("ServerArgs(port=1)", True),
+        ("ServerArgs(port=1) and more", True),
+        ("ServerArgs(port=[1)", False),
+        ("{'port': 1, 'host'", False),
+        ("{'port': <Foo: it's>", False),
+    ],
+)
+def test_a_line_is_complete_with_its_last_bracket(text: str, complete: bool) -> None:
+    assert is_complete(text) is complete
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1", 1),
+        ("-2.5", -2.5),
+        ("(1, 2)", (1, 2)),
+        ("{1}", [1]),
+        ("{'a': {2: 'b'}, (1, 2): 3}", {"a": {2: "b"}, "(1, 2)": 3}),
+        ("nan_like", Unparsed("nan_like")),
+        ("null", None),
+        ("true", True),
+        ("false", False),
+        ("-inf", float("-inf")),
+        ("torch.float16", "torch.float16"),
+        ("Phase(bs=8, mode='x')", {"bs": 8, "mode": "x"}),
+        ("Phase()", {}),
+        ("<Mode.FULL: 'full'>", "full"),
+        ("<Mode.FULL: <object at 0x7f>>", Unparsed("<Mode.FULL: <object at 0x7f>>")),
+        ("-'x'", Unparsed("-'x'")),
+        ("Phase(8)", Unparsed("Phase(8)")),
+        ("a.b(x=1)", Unparsed("a.b(x=1)")),
+        ("1 + 1", Unparsed("1 + 1")),
+        ("'a\\'b'", "a'b"),
+        ('"it\'s"', "it's"),
+    ],
+)
+@pytest.mark.parametrize("form", ["ServerArgs(x={}, y=1)", "{{'x': {}, 'y': 1}}"])
+def test_values_that_a_line_may_hold(form: str, text: str, value: object) -> None:
+    assert parse_server_args(form.format(text)) == {"x": value, "y": 1}
+
+
+def test_nothing_is_the_number_that_it_is_not() -> None:
+    read = parse_server_args("ServerArgs(x=nan)")
+    assert read is not None
+    assert read["x"] != read["x"]
+
+
+def test_blanks_and_a_bracket_too_many_do_not_matter() -> None:
+    assert parse_server_args("  ServerArgs( a = 1 ,  b = 2 )") == {"a": 1, "b": 2}
+    assert parse_server_args(""" { 'a' : 1 , "b" : 2 } """) == {"a": 1, "b": 2}
+    assert parse_server_args("ServerArgs(a=[1)], b=2)") == {"a": Unparsed("[1)]"), "b": 2}
+    assert parse_server_args("ServerArgs(a=1 < 2, b=2)") == {"a": Unparsed("1 < 2"), "b": 2}
+
+
+def test_what_follows_the_last_bracket_is_not_read() -> None:
+    assert parse_server_args("ServerArgs(a=1), b=2") == {"a": 1}
+    assert parse_server_args("{'a': 1}, 'b': 2}") == {"a": 1}
+
+
+def test_a_value_of_a_thousand_brackets_is_left_unread() -> None:
+    deep = "[" * 5000 + "]" * 5000
+    assert parse_server_args(f"ServerArgs(a={deep}, b=2)") == {"a": Unparsed(deep), "b": 2}

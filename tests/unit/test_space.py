@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from autotune.parameter import (
     Parameter,
     ParameterKind,
     ParameterValue,
+    Values,
     value_from_file,
     value_to_file,
 )
@@ -136,6 +138,9 @@ def test_a_space_refuses_what_cannot_be() -> None:
         SearchSpace((integer(), integer()))
     with pytest.raises(SearchSpaceError, match="no parameter"):
         SearchSpace(())
+    rule = CONSTRAINTS["topk-within-budget"]
+    with pytest.raises(SearchSpaceError, match="'topk-within-budget' is named twice"):
+        SearchSpace(SPACE.parameters, (rule, rule))
 
 
 def test_constraints_are_found_by_name_and_fixed() -> None:
@@ -180,6 +185,84 @@ def test_a_cap_above_the_budget_is_the_budget() -> None:
     )
 
 
+def test_what_is_no_point_has_no_effective_one() -> None:
+    for values, words in (
+        ({"budget": 4, "topk": 4}, "parameter 'window' is missing"),
+        ({**SPACE.deployed(), "depth": 1}, "unknown parameter 'depth'"),
+        ({"budget": 65, "topk": 0, "window": None},
+         "parameter 'budget': 65 is outside [1, 64]; parameter 'topk': 0 is outside [1, 16]"),
+    ):  # fmt: skip
+        with pytest.raises(SearchSpaceError) as caught:
+            SPACE.effective(values)
+        assert caught.value.message == words
+
+
+def test_an_effective_point_has_the_values_of_the_definition() -> None:
+    """Numbers that Python calls equal are one value: 1 is 1.0 and, for a float, written so."""
+    share = Parameter("share", FLOAT, low=1, high=2, deployed=1, flag="--share")
+    mode = Parameter("mode", CATEGORICAL, choices=(1, 0.5, None), deployed=1, flag="--mode")
+    space = SearchSpace((share, mode))
+    point = space.effective({"mode": 1.0, "share": 2})
+    assert list(point.items()) == [("share", 2.0), ("mode", 1)]
+    assert [type(value) for value in point.values()] == [float, int]
+    assert space.key({"mode": 1, "share": 2.0}) == space.key({"share": 2, "mode": 1.0})
+
+
+def steps_down(name: str, above: str) -> Constraint:
+    """`name` is at most one below `above`."""
+
+    def clamp(values: Values) -> dict[str, ParameterValue]:
+        highest = values[above]
+        assert isinstance(highest, int)
+        value = values[name]
+        assert isinstance(value, int)
+        return {**values, name: min(value, highest - 1)}
+
+    def violations(values: Values) -> tuple[str, ...]:
+        return () if clamp(values) == dict(values) else (f"{name} is not below {above}",)
+
+    return Constraint(f"{name}-below-{above}", violations, (name, above), clamp)
+
+
+def test_clamps_that_wake_each_other_are_all_applied() -> None:
+    names = ("a", "b", "c", "d")
+    space = SearchSpace(
+        tuple(
+            Parameter(name, INT, low=-9, high=9, deployed=9 - at, flag=f"--{name}")
+            for at, name in enumerate(names)
+        ),
+        # in the order in which each undoes the one before it
+        (steps_down("d", "c"), steps_down("c", "b"), steps_down("b", "a")),
+    )
+    assert space.effective(dict.fromkeys(names, 5)) == {"a": 5, "b": 4, "c": 3, "d": 2}
+
+
+def test_a_listing_has_at_least_one_point() -> None:
+    for limit in (0, -1):
+        with pytest.raises(ValueError, match=f"limit is {limit}, must be >= 1"):
+            SPACE.enumerate(limit)
+    assert SPACE.enumerate(1) == [SPACE.deployed()]
+
+
+def test_another_seed_is_another_sample() -> None:
+    assert SPACE.enumerate(50, seed=1) != SPACE.enumerate(50, seed=2)
+    assert SPACE.enumerate(50) == SPACE.enumerate(50, seed=0)
+
+
+def test_a_sample_is_drawn_without_preference() -> None:
+    """Of 100 values 10 are drawn: each other one comes in 9 of 99 samples."""
+    space = SearchSpace((integer(low=1, high=100),))
+    counts = Counter(
+        point["budget"] for seed in range(400) for point in space.enumerate(10, seed=seed)
+    )
+    assert counts.pop(8) == 400
+    assert set(counts) == set(range(1, 101)) - {8}
+    assert max(counts.values()) < 70  # 36 expected, standard deviation 5.7
+    ordered = [point["budget"] for point in space.enumerate(10, seed=1)]
+    assert ordered[0] == 8
+    assert ordered[1:] == [n for n in range(1, 101) if n in ordered[1:]]
+
+
 def test_listing_is_complete_and_without_twins() -> None:
     listed = SPACE.enumerate(10_000)
     keys = {SPACE.key(point) for point in listed}
@@ -208,6 +291,28 @@ def test_a_space_too_large_to_list_is_sampled() -> None:
     assert sample[0] == space.deployed()
     for point in sample:
         space.validate(point)
+
+
+def test_a_large_space_with_few_servers_is_drawn_until_the_draws_are_spent() -> None:
+    """Most of 60 000 combinations are the same 300 servers: the draws end, not the loop."""
+    one = integer(low=1, high=300, deployed=1)
+    other = replace(integer(low=1, high=300, deployed=1), name="other", flag="--other")
+    twin = Constraint(
+        "other-is-budget",
+        lambda values: (),
+        ("budget", "other"),
+        lambda values: {**values, "other": values["budget"]},
+    )
+    space = SearchSpace((one, other), (twin,))
+    found = space.enumerate(400)
+    assert 290 <= len(found) <= 300
+    assert all(point["other"] == point["budget"] for point in found)
+    broken = Constraint(
+        "odd", lambda values: ("even",) if int(values["budget"] or 0) % 2 == 0 else ()
+    )
+    odd = SearchSpace((one, other), (broken,)).enumerate(100)
+    assert len(odd) == 100
+    assert all(int(point["budget"] or 0) % 2 for point in odd)
 
 
 @given(points())

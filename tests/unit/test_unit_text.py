@@ -65,12 +65,100 @@ def test_words_are_read_as_systemd_reads_them(command: str, found: list[str]) ->
 
 
 @pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (r"\a\b\f\n\r\t\v", "\a\b\f\n\r\t\v"),
+        (r"\\\"\'", "\\\"'"),
+        (r"\s\sa", "  a"),
+        (r"\x41\x7f", "A\x7f"),
+        (r"\x80\xff", "\udc80\udcff"),  # single bytes, parts of a character
+        (r"\101\177", "A\x7f"),
+        (r"\200\377", "\udc80\udcff"),
+        (r"\400", r"\400"),  # no byte
+        (r"\18", r"\18"),
+        (r"\x4", r"\x4"),
+        (r"\xg1", r"\xg1"),
+        (r"\u00e9\u20ac", "é€"),
+        (r"\U0001f600", "\U0001f600"),
+        (r"\U0010ffff", "\U0010ffff"),
+        (r"\uD8", r"\uD8"),
+        (r"\u00e9f", "éf"),
+        (r"\x41B", "AB"),
+        (r"\1012", "A2"),
+        (r"\q\%", r"\q\%"),
+        ("a\\ b", "a\\"),  # a blank is not joined: the word ends behind the backslash
+        ("'a\\'b'", "a'b"),
+        ('"a\\"b"', 'a"b'),
+        ("a'b c'd\"e f\"g", "ab cde fg"),
+        ("'\"'", '"'),
+        ('"\'"', "'"),
+        ("''", ""),
+    ],
+)
+def test_escapes_and_quotes(written: str, read: str) -> None:
+    found = exec_words(f"[Service]\nExecStart=/bin/a {written} --end\n")
+    assert found[1].text == read
+    assert found[-1].text == "--end"
+    assert len(found[1].places) == len(read)
+
+
+def test_words_know_where_each_character_stands() -> None:
+    text = "[Service]\n# ExecStart=no\nExecStart = -/bin/a  'b c'\\x41d \\\n  e\n"
+    program, first, last = exec_words(text)
+    assert (program.text, first.text, last.text) == ("/bin/a", "b cAd", "e")
+    assert text[program.place[0] : program.place[1]] == "-/bin/a"
+    assert [text[begin:end] for begin, end in program.places] == list("/bin/a")
+    assert text[first.place[0] : first.place[1]] == "'b c'\\x41d"
+    assert [text[begin:end] for begin, end in first.places] == ["b", " ", "c", "\\x41", "d"]
+    assert text[last.place[0] : last.place[1]] == "e"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[Service]\nExecStart=/a\n", ["/a"]),
+        ("[Service]\n  ExecStart  =  /a b  ", ["/a", "b"]),
+        ("[ Service ]\nExecStart=/a\n", None),
+        ("[service]\nExecStart=/a\n", None),
+        ("ExecStart=/a\n", None),
+        ("[Unit]\nExecStart=/a\n[Service]\nExecStart=/b\n", ["/b"]),
+        ("[Service]\nExecStart=/b\n[Install]\nExecStart=/a\n", ["/b"]),
+        (" [Service] \nExecStart=/b\n", ["/b"]),
+        ("[Service]\nexecstart=/a\n", None),
+        ("[Service]\nExecStartPre=/a\nExecStart=/b\n", ["/b"]),
+        ("[Service]\nExecStart\nExecStart=/b\n", ["/b"]),
+        ("[Service]\nExecStart=/b --x=ExecStart=1\n", ["/b", "--x=ExecStart=1"]),
+        ("[Service]\nExecStart=/a\nExecStart= \t\nExecStart=/b\n", ["/b"]),
+        ("[Service]\nExecStart=/a\nExecStart=\n", None),
+        ("[Service]\nExecStart=/a \\\\\n", ["/a", "\\"]),  # an even number ends the line
+        ("[Service]\nExecStart=/a \\\\\\\n  b\n", ["/a", "\\", "b"]),
+        ("[Service]\nExecStart=/a \\\n # c\\\n;d\n  b\n", ["/a", "b"]),
+        ("[Service]\nExecStart=/a b\\\nc", ["/a", "b", "c"]),
+        ("[Service]\nExecStart=/a b\\", ["/a", "b"]),
+        ("[Service]\nExecStart=/a b \\\n", ["/a", "b"]),
+        ("# \\\n[Service]\nExecStart=/a\n", ["/a"]),
+        ("[Service]\nExecStart=!!@/a name b\n", ["name", "b"]),
+        ("[Service]\nExecStart=|:+/a b\n", ["/a", "b"]),
+    ],
+)
+def test_the_line_that_counts(text: str, found: list[str] | None) -> None:
+    if found is None:
+        with pytest.raises(UnitRefused, match="the file has 0 ExecStart= lines that count"):
+            exec_words(text)
+    else:
+        assert words(text) == found
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         (HEAD, "0 ExecStart= lines"),
         (HEAD + "ExecStart=/a\nExecStart=/b\n", "2 ExecStart= lines"),
         (HEAD + "ExecStart=/a 'b\n", "no end"),
         (HEAD + "ExecStart=/a\r\n", "carriage return"),
+        (HEAD + "ExecStart=/a \0\n", "carriage return"),
+        (HEAD + "ExecStart=/a \"b'\n", "no end"),
+        (HEAD + "ExecStart=/a\nExecStart=\nExecStart=/b\nExecStart=/c", "2 ExecStart= lines"),
     ],
 )
 def test_what_cannot_be_read_is_refused(text: str, said: str) -> None:
@@ -120,6 +208,74 @@ def test_quotes_around_a_value_stay() -> None:
     assert odd == text.replace('--x="8"', '"--x=a b"')
 
 
+@pytest.mark.parametrize(
+    ("command", "new", "after"),
+    [
+        # the smallest change: what is equal at both ends stays as it is written
+        ("--x=18", "--x=128", "--x=128"),
+        ("--x=128", "--x=18", "--x=18"),
+        ("--x=11", "--x=1", "--x=1"),
+        ("--x=1", "--x=11", "--x=11"),
+        ("'--x=1'", "--x=12", "'--x=12'"),
+        ("'1'", "21", "'21'"),
+        (r"--x=\x31b", "--x=2b", "--x=2b"),
+        (r"--x=\x31b", "--x=1c", r"--x=\x31c"),
+        (r"--x=\x31b", "--x=1", r"--x=\x31"),
+        ("a", "", '""'),
+        ("''", "a", "a"),
+        ("'a b'", "a c", "'a c'"),
+        ("'a b'", "a  b", '"a  b"'),
+        ("a", "a b", '"a b"'),
+        ("a", "a%", '"a%%"'),
+        ("50%%", "60%", '"60%%"'),
+        ("a", "a$b", '"a$b"'),
+    ],
+)
+def test_one_word_becomes_another(command: str, new: str, after: str) -> None:
+    text = HEAD + "ExecStart=/bin/a {} --end # no comment\n"
+    held = [word.replace("%%", "%") for word in words(text.format(command))]
+    wanted = [held[0], new, *held[2:]]
+    assert rewritten(text.format(command), held, wanted) == text.format(after)
+
+
+def test_words_that_become_more_or_fewer_are_written_in_their_place() -> None:
+    text = HEAD + "ExecStart=/bin/a --x 1 'two  words' --end\nUser=b\n"
+    held = words(text)
+    more = rewritten(text, held, ["/bin/a", "--y=2 3", "b", "c", "d", "--end"])
+    assert more == text.replace("--x 1 'two  words'", "\"--y=2 3\" b 'c' d")
+    fewer = rewritten(text, held, ["/bin/a", "--y", "--end"])
+    assert fewer == text.replace("--x 1 'two  words'", "--y")
+
+
+def test_several_changes_at_once_do_not_disturb_each_other() -> None:
+    after = changed(
+        LINES, ("--budget 8", "--budget 1024"), ("--topk 4", ""), ("--last", "--last --more 1")
+    )
+    assert after == (
+        LINES.replace("--budget 8", "--budget 1024")
+        .replace("    --topk 4 \\\n", "")
+        .replace("--last", "--last \\\n    --more 1")
+    )
+
+
+def test_a_new_flag_stands_where_it_was_put() -> None:
+    text = HEAD + "ExecStart=/bin/a --x 1 \\\n\t--y 2\n"
+    held = words(text)
+    # The flag before stands on a line of its own, so does the new one.
+    last = rewritten(text, held, [*held, "--z", "3"])
+    assert last == text.replace("--y 2", "--y 2 \\\n\t--z 3")
+    # There it does not.
+    middle = rewritten(text, held, [*held[:3], "--z", "3", *held[3:]])
+    assert middle == text.replace("--x 1", "--x 1 --z 3")
+    first = rewritten(text, held, [held[0], "--z", "3", *held[1:]])
+    assert first == text.replace("/bin/a", "/bin/a --z 3")
+
+
+def test_nothing_to_change_changes_nothing() -> None:
+    held = words(LINES)
+    assert rewritten(LINES, held, held) == LINES
+
+
 def test_a_script_keeps_its_lines() -> None:
     text = HEAD + "ExecStart=/bin/bash -c 'cd /srv && \\\n  exec serve --x 8 \\\n  --y %%1'\n"
     special = text.replace("%%1", "%h")
@@ -146,11 +302,84 @@ def test_a_specifier_may_stand_for_anything_and_stays() -> None:
         (["/bin/a", "--other"], ["/bin/a", "--x"], "does not read as"),
         (["/bin/a"], ["/bin/a"], "does not read as"),
         (["/bin/a", "$ARGS"], ["/bin/b", "$ARGS"], "program itself"),
+        (["/bin/a", "$ARGS"], ["--x", "/bin/a", "$ARGS"], "program itself"),
+        (["/bin/a", "$ARGS"], ["$ARGS"], "program itself"),
+        (["/bin/a", "$ARGS", "b"], ["/bin/a", "$ARGS"], "does not read as"),
     ],
 )
 def test_a_change_beyond_words_is_refused(held: list[str], wanted: list[str], said: str) -> None:
     with pytest.raises(UnitRefused, match=said):
         rewritten(HEAD + "ExecStart=/bin/a $ARGS\n", held, wanted)
+
+
+@pytest.mark.parametrize(
+    ("variable", "refused"),
+    [("$ARGS", True), ("${ARGS}", True), ("$_a1", True), ("$1", False), ("x$ARGS", False),
+     ("$ARGS-x", False), ("${ARGS", False), ("$", False)],
+)  # fmt: skip
+def test_words_of_a_variable_are_not_ours_to_change(variable: str, refused: bool) -> None:
+    text = HEAD + f"ExecStart=/bin/a {variable} b\n"
+    held = words(text)
+    if refused:
+        with pytest.raises(UnitRefused) as caught:
+            rewritten(text, held, [held[0], "c", "b"])
+        assert caught.value.message == (
+            f"a flag comes from the variable {variable}, not from a word of ExecStart="
+        )
+    else:
+        assert words(rewritten(text, held, [held[0], "c", "b"])) == ["/bin/a", "c", "b"]
+    assert rewritten(text, held, [*held[:2], "c"]) == text.replace(" b\n", " c\n")
+
+
+@pytest.mark.parametrize(
+    ("word", "held", "equal"),
+    [
+        ("a%ib", "a-any-b", True),
+        ("a%ib", "ab", True),
+        ("a%ib", "a\nb", True),
+        ("a%ib", "a", False),
+        ("a%%b", "a%b", True),
+        ("a%%b", "a%%b", False),
+        ("a%%b", "axb", False),
+        ("a.b", "axb", False),
+        ("100%", "100%", True),
+    ],
+)
+def test_a_specifier_in_a_word(word: str, held: str, equal: bool) -> None:
+    text = HEAD + f"ExecStart=/bin/a '{word}' --x 1\n"
+    if equal:
+        after = rewritten(text, ["/bin/a", held, "--x", "1"], ["/bin/a", held, "--x", "2"])
+        assert after == text.replace("--x 1", "--x 2")
+    else:
+        with pytest.raises(UnitRefused, match="does not read as what systemd holds"):
+            rewritten(text, ["/bin/a", held, "--x", "1"], ["/bin/a", held, "--x", "2"])
+
+
+TEXTS = st.text(st.sampled_from("ab1 -='\"\\%$;#\n\t"), max_size=5)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=5), st.lists(TEXTS, max_size=6), st.data())
+def test_whatever_is_wanted_is_read_again_or_refused(
+    old: list[str], new: list[str], data: st.DataObject
+) -> None:
+    """Any words to any others, the file's own spelling drawn: plain, quoted, on lines."""
+    spelled = [
+        data.draw(st.sampled_from([quote(one), " \\\n  " + quote(one)]))
+        if one
+        else data.draw(st.sampled_from(["''", '""']))
+        for one in old
+    ]
+    text = HEAD + "ExecStart=/bin/a " + " ".join(spelled) + "\nRestart=always\n"
+    held = [word.replace("%%", "%") for word in words(text)]
+    assert held == ["/bin/a", *old]
+    try:
+        after = rewritten(text, held, ["/bin/a", *new])
+    except UnitRefused as error:
+        assert "variable" in error.message or "word by word" in error.message  # noqa: PT017
+        return
+    assert [word.replace("%%", "%") for word in words(after)] == ["/bin/a", *new]
+    assert after.startswith(HEAD + "ExecStart=/bin/a")
+    assert after.endswith("\nRestart=always\n")
 
 
 def test_the_unit_of_the_tests_keeps_all_but_three_values() -> None:
