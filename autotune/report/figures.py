@@ -44,15 +44,17 @@ def time_unit(span_s: float) -> tuple[float, str]:
     return (3600.0, "hours") if span_s >= 2 * 3600 else (60.0, "minutes")
 
 
-def progress_figure(starts: pd.DataFrame) -> go.Figure:
+def progress_figure(starts: pd.DataFrame, drawn: pd.DataFrame) -> go.Figure:
     """Observed score ratios over GPU-hours, the best so far as a step line, what gave none below.
 
     Args:
         starts: `starts_frame`, without final rounds.
+        drawn: Those of them that get a point; the line knows all.
     """
     unit, unit_name = gpu_unit(float(starts["spent_gpu_hours"].max()))
-    starts = starts.assign(spent=starts["spent_gpu_hours"] / unit)
-    unscored = starts[starts["score_ratio"].isna() & starts["state"].isin(list(_UNSCORED))]
+    best = _rises(starts)
+    drawn = drawn.assign(spent=drawn["spent_gpu_hours"] / unit)
+    unscored = drawn[drawn["score_ratio"].isna() & drawn["state"].isin(list(_UNSCORED))]
     rows = 2 if len(unscored) else 1
     figure = make_subplots(
         rows=rows,
@@ -61,15 +63,14 @@ def progress_figure(starts: pd.DataFrame) -> go.Figure:
         vertical_spacing=0.06,
         row_heights=[0.76, 0.24] if rows == 2 else None,
     )
-    scored = starts[starts["score_ratio"].notna()]
+    scored = drawn[drawn["score_ratio"].notna()]
     search = scored[~scored["reference"].astype(bool)]
     complete = search[search["state"] == "complete"]
-    if len(complete):
-        best = complete.sort_values("spent")
+    if len(best):
         figure.add_trace(
             go.Scatter(
-                x=numbers(best["spent"]),
-                y=numbers(best["score_ratio"].astype(float).cummax()),
+                x=numbers(best["spent_gpu_hours"] / unit),
+                y=numbers(best["score_ratio"]),
                 mode="lines",
                 line={"shape": "hv", "color": "var(--accent)", "width": 2},
                 name="best observed so far",
@@ -115,6 +116,19 @@ def progress_figure(starts: pd.DataFrame) -> go.Figure:
     if rows == 2:
         figure.update_yaxes(type="category", row=2, col=1)
     return figure
+
+
+def _rises(starts: pd.DataFrame) -> pd.DataFrame:
+    """Where the best so far rose, and the last complete start: the corners of its line."""
+    complete = starts[
+        (starts["state"] == "complete")
+        & starts["score_ratio"].notna()
+        & ~starts["reference"].astype(bool)
+    ].sort_values("spent_gpu_hours")
+    best = complete["score_ratio"].astype(float).cummax()
+    corners = best.diff().ne(0)
+    corners.iloc[-1:] = True
+    return complete.assign(score_ratio=best)[corners]
 
 
 def _observed(
@@ -305,10 +319,17 @@ def finalists_figure(finalists: Sequence[Mapping[str, Any]], rounds: pd.DataFram
     return figure
 
 
-def timeline_figure(starts: pd.DataFrame, *, origin_s: float) -> go.Figure:
-    """Stop, load and measurement of each start, one line a host, time since `origin_s`."""
+def timeline_figure(
+    starts: pd.DataFrame, names: Sequence[str], *, origin_s: float, until_s: float
+) -> go.Figure:
+    """Stop, load and measurement of each start, one line a host, time since `origin_s`.
+
+    Args:
+        starts: Starts, or what was spent in stretches of time (`per_stretch`).
+        names: What each row is.
+    """
     figure = go.Figure()
-    unit_s, unit = time_unit(float(starts["ended_at_s"].astype(float).max()) - origin_s)
+    unit_s, unit = time_unit(until_s - origin_s)
     begun = (starts["started_at_s"].astype(float) - origin_s) / unit_s
     for name, column, colour, shape in (
         ("stop", "stop_s", "var(--ink-2)", ""),
@@ -330,7 +351,7 @@ def timeline_figure(starts: pd.DataFrame, *, origin_s: float) -> go.Figure:
                     "pattern": {"shape": shape, "fillmode": "overlay", "fgcolor": "var(--page)",
                                 "solidity": 0.2, "size": 6},
                 },
-                text=words(f"trial {trial}" for trial in starts["trial"]),
+                text=words(names),
                 textposition="none",
                 customdata=numbers(length * unit_s / 60),
                 hovertemplate="%{text}, " + name + ": %{customdata:.1f} min<extra></extra>",
@@ -345,18 +366,17 @@ def timeline_figure(starts: pd.DataFrame, *, origin_s: float) -> go.Figure:
 
 
 def drift_figure(references: pd.DataFrame, *, origin_s: float) -> go.Figure:
-    """Each host's reference score over time, as a ratio to its first."""
+    """Each host's reference score over time, as the ratio to its first in column `moved`."""
     figure = go.Figure()
     span_s = float(references["started_at_s"].astype(float).max()) - origin_s
     unit_s, unit = time_unit(span_s)
     for position, (host, group) in enumerate(references.groupby("host", sort=True)):
         symbol, colour = SERIES[position % len(SERIES)]
         ordered = group.sort_values("started_at_s")
-        first = float(ordered["score"].iloc[0])
         figure.add_trace(
             go.Scatter(
-                x=((ordered["started_at_s"].astype(float) - origin_s) / unit_s).tolist(),
-                y=(ordered["score"].astype(float) / first).tolist(),
+                x=numbers((ordered["started_at_s"].astype(float) - origin_s) / unit_s),
+                y=numbers(ordered["moved"]),
                 mode="lines+markers",
                 line={"color": colour, "width": 1.5},
                 marker={"symbol": symbol, "size": 8, "color": colour},

@@ -21,7 +21,7 @@ from plotly.offline import get_plotlyjs
 
 from autotune.bulk import bulk
 from autotune.errors import ConfigError
-from autotune.report import panels, story, words
+from autotune.report import host_panels, panels, story, words
 from autotune.report.caveats import caveats
 from autotune.report.frames import (
     buckets_frame,
@@ -34,9 +34,14 @@ from autotune.report.method import Method, describe
 from autotune.report.panels import Panel
 from autotune.report.proofs import ProofShown, shown_proof
 from autotune.report.tables import coding_table, trials_table
+from autotune.report.thinning import Detail
 from autotune.repository import StoredStudy
 
-__all__ = ["render", "write_report"]
+__all__ = ["MOST_BYTES", "render", "write_report"]
+
+MOST_BYTES = 6_000_000
+"""Of one page, five sixths of them plotly's: what is mailed, and opened on a phone."""
+_HALVINGS = 6
 
 
 def write_report(stored: StoredStudy, path: Path) -> None:
@@ -59,19 +64,33 @@ def write_report(stored: StoredStudy, path: Path) -> None:
 
 @bulk()
 def render(stored: StoredStudy) -> str:
-    """The whole page; the same study gives the same text."""
+    """The whole page; the same study gives the same text.
+
+    A page that would be larger than `MOST_BYTES` shows half as much, as often as it takes.
+    """
+    detail = Detail()
+    page = _rendered(stored, detail)
+    for _ in range(_HALVINGS):
+        if len(page.encode()) < MOST_BYTES:
+            break
+        detail = detail.halved()
+        page = _rendered(stored, detail)
+    return page
+
+
+def _rendered(stored: StoredStudy, detail: Detail) -> str:
     starts = starts_frame(stored)
     buckets = buckets_frame(stored)
     names = parameter_names(stored)
     trial = story.shown_trial(stored)
     sections: dict[str, Any] = {
-        "progress": panels.progress_panel(starts, names),
+        "progress": panels.progress_panel(starts, names, detail),
         "heat": panels.heat_panels(buckets, trial),
-        "accept": panels.accept_panels(buckets),
-        "slices": panels.slice_panels(stored, starts),
+        "accept": panels.accept_panels(buckets, detail),
+        "slices": panels.slice_panels(stored, starts, detail),
         "finalists": panels.finalists_panel(stored, starts),
-        "timeline": panels.timeline_panel(starts),
-        "drift": panels.drift_panel(starts),
+        "timeline": host_panels.timeline_panel(starts, detail),
+        "drift": host_panels.drift_panel(starts, detail),
     }
     proof: ProofShown | None = shown_proof(trial, proof_frame(stored))
     method: Method = describe(stored)
@@ -86,10 +105,10 @@ def render(stored: StoredStudy) -> str:
         headline=story.headline(stored),
         configuration=story.configuration(stored),
         brief=story.brief(stored),
-        failures=story.failure_classes(stored),
+        failures=story.failure_classes(stored, log_chars=detail.log_chars),
         caveats=caveats(stored),
-        trials=trials_table(starts, names) if len(starts) else None,
-        coding=coding_table(coding_frame(stored)),
+        trials=trials_table(starts, names, most=4 * detail.rows) if len(starts) else None,
+        coding=coding_table(coding_frame(stored), detail),
         coding_words=story.coding_words(stored),
         proof=proof,
         method=method,

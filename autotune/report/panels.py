@@ -11,11 +11,10 @@ import plotly.graph_objects as go
 
 from autotune.report import figures
 from autotune.report.frames import parameter_names
-from autotune.report.tables import Table, bounds, or_none, table, trials_table
+from autotune.report.tables import Table, bounds, last_of, or_none, table, trials_table
+from autotune.report.thinning import ALL_OF_THEM, Detail, thinned, thinned_words
 from autotune.report.words import (
-    clock,
     count,
-    duration,
     gpu_time,
     listed,
     number,
@@ -28,12 +27,10 @@ from autotune.repository import Role, StoredStudy, StoredTrial
 __all__ = [
     "Panel",
     "accept_panels",
-    "drift_panel",
     "finalists_panel",
     "heat_panels",
     "progress_panel",
     "slice_panels",
-    "timeline_panel",
 ]
 
 _LEAST_FOR_CORRELATION = 5
@@ -56,10 +53,9 @@ class Panel:
 
 
 _ACCEPT = ["trial", "context_tokens", "accept_length", "output_tok_per_s", "low", "high"]
-_TIMES = ["host", "trial", "role", "started_at_s", "stop_s", "load_s", "measure_s", "state"]
 
 
-def progress_panel(starts: pd.DataFrame, names: Sequence[str]) -> Panel | None:
+def progress_panel(starts: pd.DataFrame, names: Sequence[str], detail: Detail) -> Panel | None:
     """Best so far; None where nothing has a score."""
     search = starts[(starts["role"] != Role.FINAL) & (starts["state"] != "running")]
     if not search["score_ratio"].notna().any():
@@ -87,12 +83,13 @@ def progress_panel(starts: pd.DataFrame, names: Sequence[str]) -> Panel | None:
             + listed(f"{n} {state}" for state, n in states.items())
             + ", told apart by their shapes."
         )
+    drawn = thinned(search, detail.points, value="score_ratio", by=["reference", "state"])
     return Panel(
         "progress",
         "Best so far over GPU time",
-        " ".join(words),
-        figures.progress_figure(search),
-        trials_table(search, names),
+        " ".join(words) + thinned_words(len(drawn), len(search)),
+        figures.progress_figure(search, drawn),
+        trials_table(search, names, most=detail.rows),
     )
 
 
@@ -160,7 +157,7 @@ def _grid(buckets: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def accept_panels(buckets: pd.DataFrame) -> list[Panel]:
+def accept_panels(buckets: pd.DataFrame, detail: Detail) -> list[Panel]:
     """Accept length against throughput, one figure for each concurrency."""
     valid = buckets[buckets["valid"].astype(bool)]
     known = valid[valid["accept_length"].astype(float).notna()]
@@ -178,14 +175,18 @@ def accept_panels(buckets: pd.DataFrame) -> list[Panel]:
         ]
         if said:
             words += f" Rank correlation of accept length and throughput: {listed(said)}."
+        drawn = thinned(group, detail.points, value="output_tok_per_s", by=["context_tokens"])
+        rows, caption = last_of(
+            group, detail.rows, f"Accept length and throughput at concurrency {concurrency}"
+        )
         panels.append(
             Panel(
                 f"accept-{concurrency}",
                 f"Concurrency {concurrency}",
-                words,
-                figures.accept_figure(group),
+                words + thinned_words(len(drawn), len(group)),
+                figures.accept_figure(drawn),
                 table(
-                    f"Accept length and throughput at concurrency {concurrency}",
+                    caption,
                     ("Trial", "Context tokens", "Accept length", "tok/s", "95 % interval"),
                     [
                         (
@@ -195,7 +196,7 @@ def accept_panels(buckets: pd.DataFrame) -> list[Panel]:
                             number(one["output_tok_per_s"]),
                             bounds(one["low"], one["high"], 1),
                         )
-                        for one in group[_ACCEPT].to_dict("records")
+                        for one in rows[_ACCEPT].to_dict("records")
                     ],
                     *range(5),
                 ),
@@ -213,7 +214,7 @@ def _rank_correlation(group: pd.DataFrame) -> float | None:
     return float(ranks["accept_length"].corr(ranks["output_tok_per_s"]))
 
 
-def slice_panels(study: StoredStudy, starts: pd.DataFrame) -> list[Panel]:
+def slice_panels(study: StoredStudy, starts: pd.DataFrame, detail: Detail) -> list[Panel]:
     """Observed ratios over each parameter."""
     observed = starts[(starts["role"] != Role.FINAL) & starts["score_ratio"].notna()]
     panels: list[Panel] = []
@@ -223,33 +224,36 @@ def slice_panels(study: StoredStudy, starts: pd.DataFrame) -> list[Panel]:
         parameter = study.definition["parameters"][name]
         values = [or_none(parameters.get(name)) for parameters in observed["parameters"]]
         levels = [plain(str(choice)) for choice in parameter.get("choices") or ()]
-        by_value = observed.assign(value=[str(v) for v in values]).groupby("value", sort=False)
-        groups = {str(value): group for value, group in by_value}
+        seen = [str(value) for value in values]
+        by_value = observed["score_ratio"].astype(float).groupby(seen, sort=False)
+        ratios = by_value.agg(["size", "mean", "max"])
+        best = ratios["max"].idxmax()
+        tried = len(ratios)
+        caption = f"Observed score ratios by {plain(name)}"
+        if tried > detail.rows:
+            ratios = ratios[ratios["max"].rank(ascending=False, method="first") <= detail.rows]
+            caption += f": the best {detail.rows} of {tried} values; {ALL_OF_THEM}"
         order = levels or [str(v) for v in sorted({v for v in values if not isinstance(v, str)})]
+        place = {value: position for position, value in enumerate(order)}
         rows = [
-            (
-                plain(value),
-                str(len(group)),
-                number(float(group["score_ratio"].mean()), 3),
-                number(float(group["score_ratio"].max()), 3),
-            )
-            for value, group in sorted(
-                groups.items(),
-                key=lambda one: order.index(one[0]) if one[0] in order else len(order),
+            (plain(str(value)), str(size), number(float(mean), 3), number(float(most), 3))
+            for value, size, mean, most in sorted(
+                ratios.itertuples(name=None), key=lambda row: place.get(row[0], len(place))
             )
         ]
-        best = max(rows, key=lambda row: float(row[3]))
+        drawn = thinned(observed, detail.points, value="score_ratio", by=["reference"])
         panels.append(
             Panel(
                 f"slice-{position}",
                 plain(name),
-                f"{count(len(rows), 'value')} tried of {plain(name)}, deployed is "
-                f"{plain(str(parameter.get('deployed')))}; the highest observed ratio, {best[3]}, "
-                f"is at {best[0]}. The other parameters vary too, so height at one value is not "
-                "the effect of that value alone.",
-                figures.slice_figure(observed, name, parameter=parameter, levels=levels),
+                f"{count(tried, 'value')} tried of {plain(name)}, deployed is "
+                f"{plain(str(parameter.get('deployed')))}; the highest observed ratio, "
+                f"{number(float(observed['score_ratio'].max()), 3)}, is at {plain(str(best))}. The "
+                "other parameters vary too, so height at one value is not the effect of that value "
+                "alone." + thinned_words(len(drawn), len(observed)),
+                figures.slice_figure(drawn, name, parameter=parameter, levels=levels),
                 table(
-                    f"Observed score ratios by {plain(name)}",
+                    caption,
                     (plain(name), "Starts", "Mean ratio", "Highest ratio"),
                     rows,
                     1,
@@ -302,75 +306,3 @@ def _rounds(starts: pd.DataFrame) -> pd.DataFrame:
     pairs = own.merge(base, on=["host", "round"], suffixes=("", "_reference"))
     pairs["ratio"] = pairs["score"].astype(float) / pairs["score_reference"].astype(float)
     return pairs[["trial", "ratio"]]
-
-
-def timeline_panel(starts: pd.DataFrame) -> Panel | None:
-    """What each host did when."""
-    ended = starts[starts["ended_at_s"].notna()].sort_values("started_at_s")
-    if not len(ended):
-        return None
-    spent = {c: float(ended[c].astype(float).sum()) for c in ("stop_s", "load_s", "measure_s")}
-    total = sum(spent.values()) or 1.0
-    return Panel(
-        "timeline",
-        "What the hosts did",
-        f"Over {count(ended['host'].nunique(), 'host')}, {100 * spent['measure_s'] / total:.0f} % "
-        f"of the busy time was measurement ({duration(spent['measure_s'])}), "
-        f"{100 * spent['load_s'] / total:.0f} % loading ({duration(spent['load_s'])}) and "
-        f"{100 * spent['stop_s'] / total:.0f} % stopping ({duration(spent['stop_s'])}). Gaps are "
-        "idle time.",
-        figures.timeline_figure(ended, origin_s=float(ended["started_at_s"].min())),
-        table(
-            "Starts by time (UTC)",
-            ("Host", "Trial", "Start for", "Begun", "Stop", "Load", "Measure", "State"),
-            [
-                (
-                    plain(str(one["host"])),
-                    str(one["trial"]),
-                    str(one["role"]),
-                    clock(one["started_at_s"]),
-                    duration(one["stop_s"]),
-                    duration(one["load_s"]),
-                    duration(one["measure_s"]),
-                    str(one["state"]),
-                )
-                for one in ended[_TIMES].to_dict("records")
-            ],
-            *(1, 4, 5, 6),
-        ),
-    )
-
-
-def drift_panel(starts: pd.DataFrame) -> Panel | None:
-    """How steady the reference was on each host; None with fewer than two on every host."""
-    references = starts[starts["reference"].astype(bool) & starts["score"].notna()]
-    if not len(references) or references.groupby("host").size().max() < 2:
-        return None
-    origin = float(starts["started_at_s"].min())
-    ordered = references.sort_values(["host", "started_at_s"])
-    first = ordered.groupby("host")["score"].transform("first").astype(float)
-    ratio = ordered["score"].astype(float) / first
-    furthest = float(ratio.iloc[int((ratio - 1).abs().argmax())])
-    return Panel(
-        "drift",
-        "Drift of the reference",
-        f"The deployed configuration was measured {len(ordered)} times. Its score moved at most "
-        f"{percent(furthest)} from the first one on the same host; ratios use the host's last "
-        "reference, which takes slow drift out.",
-        figures.drift_figure(ordered, origin_s=origin),
-        table(
-            "Reference scores by host (UTC)",
-            ("Host", "Begun", "Score", "Over its first"),
-            [
-                (
-                    plain(str(one["host"])),
-                    clock(one["started_at_s"]),
-                    number(one["score"]),
-                    number(moved, 3),
-                )
-                for one, moved in zip(ordered.to_dict("records"), ratio, strict=True)
-            ],
-            2,
-            3,
-        ),
-    )

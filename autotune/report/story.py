@@ -6,6 +6,7 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 from autotune.matters import matters
@@ -193,7 +194,7 @@ def _unit(study: StoredStudy) -> str:
 def _nothing(study: StoredStudy) -> Headline:
     if not study.trials:
         return Headline("open", "Nothing has been measured yet: the study holds no trial.")
-    classes = failure_classes(study)
+    classes = failure_classes(study, log_chars=0)
     states = Counter(trial.state for trial in study.trials)
     shown = listed(f"{n} {state}" for state, n in sorted(states.items()))
     if not classes:
@@ -297,8 +298,12 @@ def brief(study: StoredStudy) -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def failure_classes(study: StoredStudy) -> tuple[FailureClass, ...]:
-    """Starts that gave no usable score, by how they failed; the commonest class first."""
+def failure_classes(study: StoredStudy, *, log_chars: int) -> tuple[FailureClass, ...]:
+    """Starts that gave no usable score, by how they failed; the commonest class first.
+
+    Args:
+        log_chars: Of the log lines of all examples together; each gets the same share.
+    """
     groups: dict[tuple[str, str, str], list[tuple[str, str, tuple[str, ...]]]] = defaultdict(list)
     for trial in study.trials:
         for position, start in enumerate(trial.starts):
@@ -308,6 +313,7 @@ def failure_classes(study: StoredStudy) -> tuple[FailureClass, ...]:
                 title = f"trial {trial.number}" + (f", start {position + 1}" if position else "")
                 key = (kind, state_of(trial, position), link)
                 groups[key].append((f"{title} on {plain(start.host)}", message, lines))
+    each = log_chars // max(1, sum(min(EXAMPLES, len(members)) for members in groups.values()))
     classes = [
         FailureClass(
             kind=plain(kind),
@@ -316,11 +322,21 @@ def failure_classes(study: StoredStudy) -> tuple[FailureClass, ...]:
             link=plain(link),
             fault=_FAULTS.get(state, ""),
             starts=tuple(title for title, _, _ in members),
-            examples=tuple(members[:EXAMPLES]),
+            examples=tuple(
+                (title, message, _last_lines(lines, each))
+                for title, message, lines in members[:EXAMPLES]
+            ),
         )
         for (kind, state, link), members in groups.items()
     ]
     return tuple(sorted(classes, key=lambda one: (-len(one.starts), one.kind, one.link)))
+
+
+def _last_lines(lines: tuple[str, ...], most_chars: int) -> tuple[str, ...]:
+    """As many of the last lines as fit, and at least one."""
+    sizes = accumulate(len(line) for line in reversed(lines))
+    fit = sum(size <= most_chars for size in sizes)
+    return lines[-max(1, fit) :]
 
 
 def _failure(start: StoredStart) -> tuple[str, str, str, tuple[str, ...]] | None:

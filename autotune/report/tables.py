@@ -10,10 +10,11 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup, escape
 
+from autotune.report.thinning import ALL_OF_THEM, Detail
 from autotune.report.words import gpu_unit, number, plain
 from autotune.repository import Role
 
-__all__ = ["MOST_ROWS", "Table", "bounds", "coding_table", "or_none", "table", "trials_table"]
+__all__ = ["Table", "bounds", "coding_table", "last_of", "or_none", "table", "trials_table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +42,16 @@ def table(
     return Table(caption, tuple(columns), tuple(tuple(row) for row in rows), frozenset(numeric))
 
 
-MOST_ROWS = 1000
-"""Starts that a page shows: ten thousand rows are read by nobody and weigh megabytes."""
+def last_of(rows: pd.DataFrame, most: int, caption: str) -> tuple[pd.DataFrame, str]:
+    """The last `most` rows, and the caption, which says so where there are more."""
+    if len(rows) <= most:
+        return rows, caption
+    return rows.tail(most), f"{caption}: the last {most} of {len(rows)}; {ALL_OF_THEM}"
 
 
-def trials_table(starts: pd.DataFrame, names: Sequence[str]) -> Table:
-    """Every start, final rounds too; of very many the last `MOST_ROWS`, and the caption says so."""
-    caption = "Every server start in the order of their ends"
-    if len(starts) > MOST_ROWS:
-        caption = (
-            f"The last {MOST_ROWS} of {len(starts)} server starts in the order of their ends; "
-            "autotune report --tables FOLDER writes all of them"
-        )
+def trials_table(starts: pd.DataFrame, names: Sequence[str], *, most: int) -> Table:
+    """Every start, final rounds too; of more than `most` the last."""
+    shown, caption = last_of(starts, most, "Every server start in the order of their ends")
     unit, unit_name = gpu_unit(float(starts["spent_gpu_hours"].max()))
     rows = [
         (
@@ -66,7 +65,7 @@ def trials_table(starts: pd.DataFrame, names: Sequence[str]) -> Table:
             bounds(one["ratio_low"], one["ratio_high"], 3),
             number(one["spent_gpu_hours"] / unit, 2),
         )
-        for one in starts.tail(MOST_ROWS).to_dict("records")
+        for one in shown.to_dict("records")
     ]
     columns = (
         *("Trial", "Start for", "Host", *map(plain, names), "State", "Score", "Ratio"),
@@ -83,13 +82,14 @@ def trials_table(starts: pd.DataFrame, names: Sequence[str]) -> Table:
     )
 
 
-def coding_table(coding: pd.DataFrame) -> Table | None:
+def coding_table(coding: pd.DataFrame, detail: Detail) -> Table | None:
     """Outcomes of the coding answers, one row for each start."""
     if not len(coding):
         return None
     outcomes = sorted({name for row in coding["outcomes"] for name in row} - {"passed"})
+    shown, caption = last_of(coding, detail.rows, "Coding answers by start")
     return table(
-        "Coding answers by start",
+        caption,
         ("Trial", "Start for", "Passed", "Failed", *(name.replace("_", " ") for name in outcomes)),
         [
             (
@@ -99,7 +99,7 @@ def coding_table(coding: pd.DataFrame) -> Table | None:
                 str(one["failed"]),
                 *(str(one["outcomes"].get(name, 0)) for name in outcomes),
             )
-            for one in coding.to_dict("records")
+            for one in shown.to_dict("records")
         ],
         *range(2, 4 + len(outcomes)),
     )

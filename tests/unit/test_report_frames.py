@@ -12,6 +12,7 @@ import pytest
 from autotune.measurement import Ending
 from autotune.report import panels, tables, words
 from autotune.report.frames import buckets_frame, proof_frame, starts_frame
+from autotune.report.thinning import Detail
 from autotune.repository import Role
 from tests.builders import (
     a_conclusion,
@@ -93,7 +94,7 @@ def test_the_best_so_far_ignores_references_limits_and_final_rounds() -> None:
         a_trial(2, a_start(1.4, at_h=2, violations=("slow",)), state="infeasible"),
         a_trial(3, a_start(1.1, at_h=3)),
     )
-    figure = drawn(panels.progress_panel(starts_frame(study), ["budget"]))
+    figure = drawn(panels.progress_panel(starts_frame(study), ["budget"], Detail()))
     best = next(trace for trace in figure["data"] if trace["name"] == "best observed so far")
     assert best["y"] == [0.9, 1.1]
 
@@ -105,7 +106,7 @@ def test_states_differ_by_shape_as_well_as_colour() -> None:
         a_trial(1, a_start(1.1, at_h=1)),
         *(a_trial(n, a_start(None, at_h=n, ending=end)) for n, end in enumerate(ended, start=2)),
     )
-    figure = drawn(panels.progress_panel(starts_frame(study), []))
+    figure = drawn(panels.progress_panel(starts_frame(study), [], Detail()))
     symbols = [trace["marker"]["symbol"] for trace in figure["data"] if "marker" in trace]
     assert len(set(symbols)) == len(symbols) == 5
 
@@ -164,11 +165,10 @@ def test_words(said: str, shown: str) -> None:
 
 def test_of_very_many_starts_the_last_are_shown_and_the_caption_says_where_all_are() -> None:
     starts = starts_frame(a_study(*(a_trial(n, a_start()) for n in range(3))))
-    many = starts.loc[starts.index.repeat(tables.MOST_ROWS)].reset_index(drop=True)
-    whole, shown = tables.trials_table(starts, ["budget"]), tables.trials_table(many, ["budget"])
+    whole = tables.trials_table(starts, ["budget"], most=3)
+    shown = tables.trials_table(starts, ["budget"], most=2)
     assert len(whole.rows) == len(starts)
-    assert "of" not in whole.caption.split(" in the order")[0]
-    assert len(shown.rows) == tables.MOST_ROWS
-    assert {row[0] for row in shown.rows} == {"2"}
-    assert "last 1000 of 3000" in shown.caption
+    assert "--tables" not in whole.caption
+    assert [row[0] for row in shown.rows] == ["1", "2"]
+    assert "the last 2 of 3;" in shown.caption
     assert "--tables" in shown.caption
