@@ -30,7 +30,8 @@ __all__ = ["main"]
 
 SURFACES = {"pcie": ["pcie"], "nvlink": ["nvlink"], "tree, not tuned on": ["tree9001"]}
 SIX = [f"six{number}" for number in range(4)]
-_NO_SIX = ("prototype",)  # it knows three parameters only
+_OWN_SPACE = ("six", "tree")
+_THREE_ONLY = ("prototype",)  # it was written for the three parameters of the other surfaces
 
 
 def groups(options: argparse.Namespace) -> dict[str, list[Job]]:
@@ -49,7 +50,8 @@ def groups(options: argparse.Namespace) -> dict[str, list[Job]]:
         wanted["six parameters"] = (SIX, max(1, seeds // 4))
     jobs: dict[str, list[Job]] = {}
     for title, (surfaces, count) in wanted.items():
-        methods = [m for m in options.methods if not (title.startswith("six") and m in _NO_SIX)]
+        three = not title.startswith(_OWN_SPACE)
+        methods = [m for m in options.methods if three or m not in _THREE_ONLY]
         jobs[title] = [
             Job(surface, method, 1000 * place + seed, options.trials)
             for seed in range(count)
