@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.errors import StudyError, UnitRefused
+from autotune.homes import Flag, nearest_flag, resolved
 from autotune.launch import Recipe, make_recipe
 from autotune.sglang.server import ServerInfo
 from autotune.space import Values
@@ -99,6 +100,202 @@ def test_a_comment_among_the_words_is_a_defect_of_the_unit() -> None:
     with pytest.raises(UnitRefused, match="comment at the end of a line"):
         recipe_of(an_original(*COMMAND, "#", "best"))
     recipe_of(an_original(*COMMAND, "--mark", "#"))
+
+
+BUDGET = FLAGS[0]
+
+
+@pytest.mark.parametrize(
+    ("own", "real", "environ", "message", "hint"),
+    [
+        (
+            (BUDGET, "8"),
+            (BUDGET, "16"),
+            {},
+            f"the server has {BUDGET} 16, but ExecStart gives it 8",
+            "restart the service so that it runs what its unit says, then run again",
+        ),
+        (
+            (BUDGET, "8"),
+            (),
+            {},
+            f"the server has no {BUDGET}, but ExecStart gives it 8",
+            "restart the service so that it runs what its unit says, then run again",
+        ),
+        (
+            (),
+            (BUDGET, "16"),
+            {},
+            f"the server has {BUDGET} 16, but ExecStart does not give it",
+            "write the flag into ExecStart, restart the service, then run again",
+        ),
+        (
+            ("$ARGS",),
+            (BUDGET, "16"),
+            {},
+            f"the server has {BUDGET} 16, which comes from a variable whose value cannot be read, "
+            "not from the words of ExecStart",
+            "write the flag itself into ExecStart, then run again",
+        ),
+        (
+            (BUDGET, "8", "$ARGS"),
+            (BUDGET, "16"),
+            {},
+            f"the server has {BUDGET} 16, but ExecStart gives it 8",
+            "restart the service so that it runs what its unit says, then run again",
+        ),
+    ],
+)
+def test_where_else_a_flag_comes_from(
+    own: tuple[str, ...],
+    real: tuple[str, ...],
+    environ: dict[str, str],
+    message: str,
+    hint: str,
+) -> None:
+    original = replace(an_original(*HEAD, *own, live=(*HEAD, *real)), environ=environ)
+    with pytest.raises(UnitRefused) as seen:
+        resolved(original, (Flag(BUDGET),))
+    assert (seen.value.message, seen.value.hint) == (message, hint)
+
+
+def test_a_variable_in_our_words_is_no_value_to_compare() -> None:
+    original = an_original(*HEAD, BUDGET, "$B", live=(*HEAD, BUDGET, "8"))
+    assert resolved(original, (Flag(BUDGET),)) == original.launch.argv
+
+
+def scripted(text: str, *own: str, name: str = "/s/run") -> Original:
+    original = an_original(name, *own, live=(*HEAD, BUDGET, "16", *own))
+    launch = replace(original.launch, passage=Passage(before=(*HEAD, BUDGET, "16"), dropped=1))
+    return replace(original, launch=launch, scripts={name: text})
+
+
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [
+        (f"#!/bin/sh\nexec x {BUDGET} 16 $@\n", f"/s/run:2: exec x {BUDGET} 16 $@"),
+        (f"  # {BUDGET} 1\n\texec x {BUDGET}=16 \n", f"/s/run:2: exec x {BUDGET}=16"),
+        (f"{BUDGET} 1 #\n{BUDGET} 2\n", f"/s/run:1: {BUDGET} 1 #; /s/run:2: {BUDGET} 2"),
+        (
+            f"x \\ # {BUDGET}x\n--old 3\n",
+            "/s/run:2: --old 3; line 1 ends the command with a comment",
+        ),
+        (
+            f"x\n  \\  # y\n{BUDGET} 2",
+            f"/s/run:3: {BUDGET} 2; line 2 ends the command with a comment",
+        ),
+    ],
+)
+def test_the_lines_of_a_script_that_hold_the_flag(script: str, shown: str) -> None:
+    with pytest.raises(UnitRefused) as seen:
+        resolved(scripted(script), (Flag(BUDGET, ("--old",)),))
+    assert seen.value.message == f"the server has {BUDGET} 16, which stands in a script: {shown}"
+    assert seen.value.hint == (
+        f"take it out there and write {BUDGET} behind the script's name in ExecStart"
+    )
+
+
+@pytest.mark.parametrize("script", ["", f"# {BUDGET} 16\n", f"x {BUDGET}-more 16\n", "x \\ # y"])
+def test_a_script_that_does_not_hold_the_flag_is_not_shown(script: str) -> None:
+    with pytest.raises(UnitRefused) as seen:
+        resolved(scripted(script), (Flag(BUDGET),))
+    assert seen.value.message == f"the server has {BUDGET} 16, but ExecStart does not give it"
+
+
+def test_a_flag_that_stays_may_be_set_beneath_and_one_that_goes_may_not() -> None:
+    original = scripted("", BUDGET, "8")
+    original = replace(original, live_argv=(*HEAD, BUDGET, "16", BUDGET, "8"))
+    assert resolved(original, (Flag(BUDGET),)) == original.launch.argv
+    with pytest.raises(UnitRefused, match="the server has"):
+        resolved(original, (Flag(BUDGET, removable=True),))
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        ("--speculative-ddtre-budget 8", "--speculative-ddtre-budget 8"),
+        ("--speculative-ddtre-budget=8", "--speculative-ddtre-budget 8"),
+        ("--speculative-ddtre-budget", "--speculative-ddtre-budget"),
+        ("--speculative-ddtree-budge 1 --dtree-budge 2", "--speculative-ddtree-budge 1"),
+        (f"{BUDGET} 8", ""),
+        ("speculative-ddtree-budge 8", ""),
+        ("--port 30000", ""),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_the_flag_that_is_most_like_ours(words: str, nearest: str) -> None:
+    assert nearest_flag([Word(text) for text in (*HEAD, *words.split())], BUDGET) == nearest
+
+
+def test_a_variable_is_written_out_only_where_it_carries_a_flag_of_ours() -> None:
+    words = (*HEAD, "$A", "$B", "x$C", "${D}", "$MISSING")
+    environ = {"A": f"{BUDGET}=8 --x", "B": "--port 1", "C": f"{BUDGET} 9", "D": f"{BUDGET}"}
+    live = (*HEAD, f"{BUDGET}=8", "--x", "--port", "1", "x", BUDGET)
+    original = replace(an_original(*words, live=live), environ=environ)
+    argv = resolved(replace(original, live_argv=()), (Flag(BUDGET),))
+    assert [word.text for word in argv] == [
+        *HEAD, f"{BUDGET}=8", "--x", "$B", "x$C", "${D}", "$MISSING"
+    ]  # fmt: skip
+    assert [word.ours for word in argv[5:]] == [True, True, False, False, False, False]
+    assert [word.text for word in resolved(original, (Flag("--other"),))] == list(words)
+    by_alias = resolved(replace(original, live_argv=()), (Flag("--new", (BUDGET,)),))
+    assert [word.text for word in by_alias[5:7]] == [f"{BUDGET}=8", "--x"]
+
+
+def test_one_argument_of_several_words_is_refused_where_a_flag_of_ours_is_in_it() -> None:
+    def of(value: str) -> Original:
+        return replace(an_original(*HEAD, "${ARGS}", active=False), environ={"ARGS": value})
+
+    for value in (f"{BUDGET} 8", f"--x {BUDGET}=8"):
+        with pytest.raises(UnitRefused) as seen:
+            resolved(of(value), (Flag("--other"), Flag(BUDGET)))
+        assert seen.value.message == (
+            "systemd gives ${ARGS} to the server as one single argument, with all of 2 words in it"
+        )
+        assert seen.value.hint == "write $ARGS, which is split at blanks"
+    for value in (f"{BUDGET}=8", "--x 8", ""):
+        assert resolved(of(value), (Flag(BUDGET),))[-1] == Word("${ARGS}")
+
+
+def test_a_comment_behind_a_value_is_told_with_both_words() -> None:
+    with pytest.raises(UnitRefused) as seen:
+        resolved(an_original(*HEAD, BUDGET, "8", "#best"), (Flag(BUDGET),))
+    assert seen.value.message.endswith("gives to the server as arguments: '#best' behind '8'")
+    assert seen.value.hint == "write comments on lines of their own"
+
+
+@pytest.mark.parametrize(
+    ("word", "refused"),
+    [
+        ("--speculative-ddtree-budge", True),
+        ("--speculative-ddtree-budge=8", True),
+        ("--sp", True),
+        ("--s", False),  # an engine with hundreds of flags knows no such one
+        ("--ol", True),
+        ("--", False),
+        ("--x", False),
+        ("-s", False),
+        ("speculative", False),
+        (f"{BUDGET}-x", False),
+    ],
+)
+def test_what_may_be_an_abbreviation(word: str, refused: bool) -> None:
+    original = an_original(*HEAD, word, "8", active=False)
+    if refused:
+        with pytest.raises(UnitRefused) as seen:
+            resolved(original, (Flag(BUDGET, ("--old",)),))
+        name = word.partition("=")[0]
+        assert seen.value.message == (
+            f"{name} may be an abbreviation of {BUDGET}, and the server does not run, so nobody "
+            "can be asked"
+        )
+    else:
+        assert resolved(original, (Flag(BUDGET, ("--old",)),)) == original.launch.argv
+
+
+def test_the_flags_of_a_launcher_are_no_abbreviation_of_ours() -> None:
+    original = an_original("nice", "--spec", "1", *HEAD, active=False)
+    assert resolved(original, (Flag(BUDGET),)) == original.launch.argv
 
 
 def test_the_nearest_flag_is_named_where_ours_is_not_there() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune import ddtree, eagle
+from autotune.errors import SearchSpaceError
 from autotune.space import Values
 
 TOPK = ddtree.CONSTRAINTS["topk-within-budget"]
@@ -39,6 +40,14 @@ def test_rules_name_the_parameters_that_they_need() -> None:
         "eagle-tree": ("steps", "topk", "draft_tokens"),
         "eagle-chain": ("steps", "draft_tokens"),
     }
+
+
+def test_a_name_that_is_no_rule_is_told_with_those_there_are() -> None:
+    assert ddtree.constraint("window-covers-block") is WINDOW
+    with pytest.raises(SearchSpaceError) as caught:
+        ddtree.constraint("topk")
+    assert caught.value.message == "unknown constraint 'topk'"
+    assert caught.value.hint == "known: topk-within-budget, window-covers-block"
 
 
 @pytest.mark.parametrize(

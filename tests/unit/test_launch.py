@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.definition_files import FixedFlag
+from autotune.engines import SGLANG
 from autotune.errors import StudyError, UnitRefused
 from autotune.launch import NONCE_FLAG, Recipe, make_recipe
 from autotune.parameter import ParameterKind
-from autotune.proof import Nonce
+from autotune.proof import Nonce, ParameterIntent
 from autotune.sglang.flags import get_flag
 from autotune.sglang.server import ServerInfo
 from autotune.space import Parameter, SearchSpace
-from autotune.supervisors.base import Original, Word
+from autotune.supervisors.base import Original, Passage, Word
 from tests.scripted import COMMAND, DEPLOYED, a_space, an_original
 
 WINDOW = "--speculative-draft-window-size"
@@ -248,6 +249,89 @@ def test_a_number_may_be_spelled_differently_in_the_unit() -> None:
     recipe_of(an_original(*COMMAND, "--mem-fraction-static", "0.90"), space=SearchSpace((memory,)))
 
 
+def float_space(deployed: float = 0.9) -> SearchSpace:
+    return SearchSpace(
+        (
+            Parameter(
+                "memory",
+                ParameterKind.FLOAT,
+                low=0.5,
+                high=0.95,
+                deployed=deployed,
+                flag="--mem-fraction-static",
+                aliases=("--mem-frac",),
+            ),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("runs", "told", "shown"),
+    [
+        (("--mem-fraction-static", "0.8"), None, "0.8 (--mem-fraction-static)"),
+        (("--mem-fraction-static", "most"), None, "most (--mem-fraction-static)"),
+        (("--mem-frac", "0.8"), None, "0.8 (--mem-fraction-static)"),
+        ((), None, "none (--mem-fraction-static)"),
+        ((), {"mem_fraction_static": 0.8}, "none (--mem-fraction-static; the engine chose 0.8)"),
+        ((), {"mem_frac": 0.8}, "none (--mem-fraction-static; the engine chose 0.8)"),
+        ((), {"mem_fraction_static": [0.9]}, "none (--mem-fraction-static)"),
+        (
+            ("--mem-fraction-sttic", "0.9"),
+            None,
+            "none (--mem-fraction-static; the nearest there is --mem-fraction-sttic 0.9)",
+        ),
+    ],
+)
+def test_what_runs_is_told_beside_what_was_said_to(
+    runs: tuple[str, ...], told: dict[str, Any] | None, shown: str
+) -> None:
+    info = None if told is None else ServerInfo(told)
+    with pytest.raises(StudyError) as caught:
+        recipe_of(an_original(*COMMAND, *runs), space=float_space(), info=info)
+    assert caught.value.message == f"parameters.memory: deployed = 0.9, but gpu-a runs {shown}"
+    assert caught.value.hint == (
+        "write into the definition what runs, or deploy what the definition says"
+    )
+
+
+@pytest.mark.parametrize("name", ["mem_fraction_static", "mem_frac"])
+def test_a_choice_of_the_engine_may_have_any_of_the_flags_names(name: str) -> None:
+    recipe = recipe_of(space=float_space(), info=ServerInfo({name: 0.9}))
+    assert recipe.reference.texts() == COMMAND
+
+
+def test_a_file_that_is_missing_is_told_where_the_flag_is_not_found() -> None:
+    original = replace(an_original(), files={"/a": "0f", "/b": "missing", "/c": "missing"})
+    with pytest.raises(StudyError) as caught:
+        recipe_of(original, space=float_space(), info=None)
+    assert caught.value.message.endswith("runs none (--mem-fraction-static; /b is missing)")
+
+
+def test_a_text_is_itself_and_no_number() -> None:
+    def space(deployed: str) -> SearchSpace:
+        text = Parameter("mode", ParameterKind.CATEGORICAL, choices=("8", "08"),
+                         deployed=deployed, flag="--mode")  # fmt: skip
+        return SearchSpace((text,))
+
+    recipe_of(an_original(*COMMAND, "--mode", "08"), space=space("08"))
+    with pytest.raises(StudyError, match="runs 08"):
+        recipe_of(an_original(*COMMAND, "--mode", "08"), space=space("8"))
+
+
+def test_what_is_deployed_without_a_process_stands_in_its_plan() -> None:
+    """Words and variables as a start would have them, before those of the unit file."""
+    stopped = an_original(*COMMAND[:5], "$A", active=False)
+    planned = replace(stopped, planned_argv=COMMAND, environ={"A": " ".join(COMMAND[5:])})
+    assert recipe_of(planned, info=None).launch(DEPLOYED, None).texts() == COMMAND
+    variable = replace(an_original(active=False), environ={"DRAFT_MODE": "on"})
+    assert recipe_of(variable, space=env_space(), info=None)
+    with pytest.raises(StudyError, match=r"deployed = off, but gpu-a runs on \(DRAFT_MODE\)"):
+        recipe_of(variable, space=env_space("off"), info=None)
+    with pytest.raises(StudyError, match=r"deployed = on, but gpu-a runs none \(DRAFT_MODE\)"):
+        recipe_of(an_original(), space=env_space())
+    recipe_of(an_original(), space=env_space(None))
+
+
 # -- where a flag lives ---------------------------------------------------------------------------
 
 
@@ -287,6 +371,125 @@ def test_a_unit_that_sets_the_flag_itself_keeps_its_value() -> None:
 def test_a_fixed_flag_may_set_it_too() -> None:
     fixed = FixedFlag(flag=NONCE_FLAG, value="2026-11", why="the clients read it")
     assert recipe_of(fixed=(fixed,)).nonce("made-up-3").flag == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "info"),
+    [
+        ((NONCE_FLAG, "2026-11"), INFO),  # the unit needs the flag for itself
+        ((), ServerInfo({**{k: v for k, v in INFO.flat.items() if k != "weight_version"}})),
+    ],
+)
+def test_a_pinned_seed_leaves_nothing_that_tells_starts_apart(
+    words: tuple[str, ...], info: ServerInfo
+) -> None:
+    original = an_original(*COMMAND, "--random-seed", "1", *words)
+    with pytest.raises(UnitRefused) as caught:
+        recipe_of(original, info=info)
+    assert caught.value.message == (
+        f"gpu-a: the unit pins --random-seed and {NONCE_FLAG} is not free, so nothing tells one "
+        "start from another"
+    )
+    assert caught.value.hint == "take --random-seed out of the unit"
+
+
+def test_a_pinned_seed_does_not_matter_where_the_flag_is_free() -> None:
+    for info in (INFO, None):
+        recipe = recipe_of(an_original(*COMMAND, "--random-seed", "1"), info=info)
+        assert recipe.nonce_flag == NONCE_FLAG
+
+
+def test_an_engine_may_want_its_flag_for_the_nonce() -> None:
+    engine = replace(SGLANG, nonce_flag="--served-model-name", nonce_replaces=True)
+    original = an_original(*COMMAND, "--served-model-name", "kimi", "--random-seed", "1")
+    recipe = make_recipe(a_space(), (), original, host="gpu-a", info=None, engine=engine)
+    nonce = recipe.nonce("n")
+    assert nonce == Nonce("--served-model-name", "n")
+    assert get_flag(recipe.launch(DEPLOYED, nonce).argv, "--served-model-name") == "n"
+    assert recipe.launch(DEPLOYED, None).texts() == original.launch.texts()
+
+
+# -- the whole recipe -----------------------------------------------------------------------------
+
+
+def test_every_name_of_a_setting_is_known_to_be_a_flag() -> None:
+    info = ServerInfo({"page_size": 1}, {"tp_size": 8})
+    assert recipe_of(info=info, space=float_space_of_none()).known_flags == {
+        "--page-size",
+        "--tp-size",
+        "--mem-fraction-static",
+        "--mem-frac",
+    }
+    assert recipe_of(info=None, space=float_space_of_none()).known_flags == frozenset()
+
+
+def float_space_of_none() -> SearchSpace:
+    """Nothing deployed, so that it fits a unit without the flag."""
+    (memory,) = float_space().parameters
+    return SearchSpace(
+        (
+            Parameter(
+                "memory",
+                ParameterKind.CATEGORICAL,
+                choices=(0.9, None),
+                deployed=None,
+                flag=memory.flag,
+                aliases=memory.aliases,
+            ),
+            *env_space(None).parameters,
+        )
+    )
+
+
+def test_an_abbreviation_in_the_unit_is_edited_as_the_flag_that_it_means() -> None:
+    words = (*COMMAND[:5], "--speculative-ddtree-b", "8", *COMMAND[7:])
+    fixed = (FixedFlag(flag="--page-size", value="64", why="as measured"),)
+    info = ServerInfo({**INFO.flat, "page_size": 1})
+    recipe = recipe_of(an_original(*words, "--page", "1"), info=info, fixed=fixed)
+    texts = recipe.launch({**DEPLOYED, "budget": 16}, None).texts()
+    assert texts == (*COMMAND[:5], BUDGET, "16", *COMMAND[7:], "--page-size", "64")
+
+
+def test_what_beneath_the_unit_sets_a_flag_that_may_be_left_out_is_refused() -> None:
+    window = (WINDOW, "512")
+    original = an_original("/s/run", *COMMAND[5:], live=(*COMMAND[:5], *window, *COMMAND[5:]))
+    passage = Passage(before=(*COMMAND[:5], *window), dropped=1)
+    original = replace(original, launch=replace(original.launch, passage=passage))
+    with pytest.raises(UnitRefused, match=f"gpu-a: the server has {WINDOW} 512"):
+        recipe_of(original)
+
+
+def test_a_flag_of_the_study_in_a_script_is_refused_like_a_parameter() -> None:
+    fixed = FixedFlag(flag="--page-size", value="64", why="as measured")
+    original = an_original(*COMMAND, live=(*COMMAND, "--page-size", "1"))
+    with pytest.raises(UnitRefused, match="gpu-a: the server has --page-size 1"):
+        recipe_of(original, fixed=(fixed,))
+    switch = FixedFlag(flag="--page-size", why="a switch has no value that could differ")
+    assert recipe_of(original, fixed=(switch,))
+
+
+def test_a_launch_keeps_the_variables_of_the_reference() -> None:
+    recipe = recipe_of(an_original(environ={"DRAFT_MODE": "on"}), space=env_space())
+    recipe = replace(
+        recipe, reference=replace(recipe.reference, environment={"A": "1", "DRAFT_MODE": "x"})
+    )
+    launch = recipe.launch({"mode": "off"}, None)
+    assert launch.environment == {"A": "1", "DRAFT_MODE": "off"}
+    assert launch.unset == ()
+    assert recipe.reference.environment == {"A": "1", "DRAFT_MODE": "x"}
+
+
+def test_an_intent_says_where_the_value_is_looked_for() -> None:
+    recipe = recipe_of(
+        an_original(environ={"DRAFT_MODE": "on"}),
+        space=SearchSpace((*a_space().parameters, *env_space().parameters)),
+    )
+    budget, _, window, mode = recipe.intents(
+        {"budget": 16, "topk": 4, "window": None, "mode": "off"}
+    )
+    assert budget == ParameterIntent("budget", 16, BUDGET, (), "", ())
+    assert window == ParameterIntent("window", None, WINDOW, (OLD_WINDOW,), "", ())
+    assert mode == ParameterIntent("mode", "off", "", (), "DRAFT_MODE", ("environ",))
 
 
 def test_a_stopped_service_is_taken_to_know_the_flag() -> None:

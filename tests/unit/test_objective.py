@@ -265,6 +265,41 @@ def test_the_floor_is_a_share_of_the_references_bucket() -> None:
     assert "100" in sentence
 
 
+def test_without_a_common_sample_nothing_is_held_against_a_start() -> None:
+    reference = replace(REFERENCE, samples={"other": "passed"})
+    for answers in (coding(200), CodingResult({}, 0, 0, {})):
+        score = scored(buckets(), reference=reference, answers=answers)
+        assert (score.excess_failures, score.gate) == (0, 1.0)
+
+
+def test_a_limit_is_broken_beyond_it_only() -> None:
+    at, over = (replace(buckets()[0], tpot_p99_ms=ms) for ms in (14.0, 14.001))
+    rule = Rule(tpot_p99_ms=14.0)
+    assert scored((at, buckets()[1]), rule=rule).violations == ()
+    (sentence,) = scored((over, buckets()[1]), rule=rule).violations
+    assert sentence == "bucket 60x1: TPOT p99 14 ms is above the limit 14 ms"
+
+
+def test_a_wait_that_nobody_watched_to_its_limit_is_told() -> None:
+    bound = replace(
+        buckets()[0], ttft_p99_ms=1500.0, marks=(BucketQuality.TTFT_AT_LEAST,), windows_s=10.0
+    )
+    measured = (bound, buckets()[1])
+    # Requests were watched for 10 s: less than a limit of 10 s is known, more is not.
+    assert scored(measured, rule=Rule(ttft_p99_ms=9_999.0)).violations == ()
+    (sentence,) = scored(measured, rule=Rule(ttft_p99_ms=10_000.0)).violations
+    assert sentence == (
+        "bucket 60x1: TTFT p99 is at least 1500 ms; the limit, 10000 ms, is longer than the "
+        "10 s of its windows"
+    )
+    # A bound that is at the limit is known to be there, beyond it to be above.
+    at_limit = (replace(bound, ttft_p99_ms=20_000.0), buckets()[1])
+    assert len(scored(at_limit, rule=Rule(ttft_p99_ms=20_000.0)).violations) == 1
+    beyond = (replace(bound, ttft_p99_ms=20_001.0), buckets()[1])
+    (sentence,) = scored(beyond, rule=Rule(ttft_p99_ms=20_000.0)).violations
+    assert sentence == "bucket 60x1: TTFT p99 20001 ms is above the limit 20000 ms"
+
+
 def test_latency_limits_name_the_bucket_and_the_limit() -> None:
     rule = Rule(ttft_p99_ms=150.0, tpot_p99_ms=14.0)
     slow = replace(buckets()[1], ttft_p99_ms=180.0, tpot_p99_ms=14.5)

@@ -47,6 +47,9 @@ def weighted(throughput):
 def nothing(*arguments):
     return 0
 
+def little(*arguments):
+    return 0.5
+
 def below(*arguments):
     return -1.0
 
@@ -265,6 +268,11 @@ def test_no_bucket_is_moved_to_nothing_to_see_what_it_matters(
     assert score is not None
     errors = (0.25 * 50.0, 0.75 * 400.0 * 0.02 / Z95)
     assert score.interval.half_width == pytest.approx(Z95 * math.hypot(*errors))
+
+
+def test_any_positive_number_is_a_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(tmp_path, monkeypatch, "MODULE:little", group=Group.OBJECTIVES)
+    assert in_tok_per_s("mine", {BUCKETS[0]: 1.0}) == 0.5
 
 
 @pytest.mark.parametrize(

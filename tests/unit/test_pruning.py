@@ -45,6 +45,13 @@ def test_hopeless_is_below_the_incumbent_at_the_best(large: float, hopeless: boo
     assert rule.hopeless(only) is hopeless
 
 
+def test_who_can_just_reach_the_incumbent_goes_on() -> None:
+    rule = PruneRule({"60x1": 0.5, "1024x8": 0.5}, {"1024x8": 400.0}, incumbent=300.0)
+    assert rule.optimistic(measured(100.0)) == 300.0
+    assert not rule.hopeless(measured(100.0))
+    assert replace(rule, incumbent=300.001).hopeless(measured(100.0))
+
+
 def test_a_bucket_that_nobody_has_measured_may_hold_anything() -> None:
     assert not replace(RULE, best={"60x1": 100.0}).hopeless(measured(1.0))
 

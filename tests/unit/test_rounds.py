@@ -102,6 +102,13 @@ def test_a_lost_hosts_round_begins_again_on_another() -> None:
     assert [s.contender for s in played if s.host == "b"] == [REFERENCE, 5, 9]
 
 
+def test_what_a_lost_host_did_in_another_round_completes_nothing() -> None:
+    left = [FinalStart(0, REFERENCE, "a", True), FinalStart(0, 5, "a", True),
+            FinalStart(1, 9, "a", True), FinalStart(0, 9, "c", True)]  # fmt: skip
+    step = next_final(FINALISTS, range(2), left, host="b", usable_hosts=["b"])
+    assert step == (0, REFERENCE)
+
+
 def test_a_round_that_was_complete_on_the_lost_host_stays() -> None:
     whole = [FinalStart(0, c, "a", True) for c in round_order(FINALISTS, 0)]
     assert next_final(FINALISTS, range(1), whole, host="b", usable_hosts=["b"]) is None

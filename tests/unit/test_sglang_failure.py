@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,7 +13,9 @@ from autotune.errors import (
     HostBusy,
     NotReady,
     ServerCrashed,
+    ServerEnded,
     ServerStartError,
+    TrialError,
     UnitError,
 )
 from autotune.sglang.failure import classify
@@ -134,6 +137,7 @@ def test_each_row_decides_its_example(signature: Signature) -> None:
     assert type(found) is kinds[signature.fault]
     assert found.message.startswith(signature.message.split("{")[0].rstrip())
     assert line[-20:] in found.message
+    assert found.hint == signature.hint
 
 
 @pytest.mark.parametrize(
@@ -235,10 +239,138 @@ def test_command_line_errors_are_the_parameters_only_where_a_tuned_flag_is_named
     assert type(found) is UnitError
 
 
-def test_an_unknown_ending_shows_the_last_lines() -> None:
-    found = judged(logged("one", "two", "three", "four"), killed(9))
+@pytest.mark.parametrize(
+    ("lines", "identity", "phase", "error", "message", "hint"),
+    [
+        (
+            ("one", "two", "three", "four"),
+            killed(9, "signal"),
+            "start",
+            NotReady,
+            "the server ended before it was ready and nothing says why: "
+            "the service manager reports result 'signal'",
+            "its last lines: two | three | four",
+        ),
+        (
+            ("one",),
+            killed(9, "success"),
+            "run",
+            ServerEnded,
+            "the server ended after it was ready and nothing says why: "
+            "the main process was ended by signal 9",
+            "its last lines: one",
+        ),
+        (
+            (),
+            exited(7, ""),
+            "start",
+            NotReady,
+            "the server ended before it was ready and nothing says why: "
+            "the main process ended with status=7",
+            "it logged nothing",
+        ),
+        (
+            (),
+            exited(0, "success"),
+            "start",
+            NotReady,
+            "the server ended before it was ready and nothing says why: it left no word",
+            "it logged nothing",
+        ),
+    ],
+)
+def test_an_unknown_ending_is_told_with_the_last_that_was_heard(
+    lines: tuple[str, ...],
+    identity: Identity,
+    phase: Literal["start", "run"],
+    error: type[AutotuneError],
+    message: str,
+    hint: str,
+) -> None:
+    found = judged(logged(*lines), identity, phase)
+    assert found is not None
+    assert (type(found), found.message, found.hint) == (error, message, hint)
+
+
+@pytest.mark.parametrize(
+    ("identity", "ended"),
+    [
+        (RUNNING, False),
+        (replace(RUNNING, exit_signal=9), True),
+        (replace(RUNNING, exit_code=0), True),
+        (replace(RUNNING, active_state="deactivating"), True),
+        (replace(RUNNING, active_state="inactive"), True),
+        (replace(RUNNING, active_state="failed"), True),
+        (replace(RUNNING, active_state="activating"), False),
+        (replace(RUNNING, main_pid=0), True),
+        (replace(RUNNING, main_pid=0, sub_state="start-pre"), False),
+        (replace(RUNNING, main_pid=0, sub_state="condition"), False),
+        (replace(RUNNING, main_pid=0, sub_state="start"), False),
+        (replace(RUNNING, main_pid=0, sub_state="auto-restart"), True),
+    ],
+)
+def test_one_sign_of_an_end_is_enough(identity: Identity, ended: bool) -> None:
+    assert (judged(logged("a line"), identity) is not None) is ended
+
+
+def test_the_managers_line_of_an_end_is_one_too() -> None:
+    line = "llm.service: Main process exited, code=exited, status=7/NOTRUNNING"
+    found = judged(logged(line, source=LogSource.MANAGER), RUNNING)
     assert isinstance(found, NotReady)
-    assert "two | three | four" in found.hint
+
+
+def test_a_plain_cause_needs_no_end_and_a_weak_one_does() -> None:
+    for line, strong in (
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", True),
+        ("torch.OutOfMemoryError: CUDA out of memory.", True),
+        ("ValueError: no such tree", False),
+        ("ImportError: no module", False),
+    ):
+        log = logged(SCHEDULER, line)
+        assert (judged(log, RUNNING) is not None) is strong
+        assert judged(log, killed(9)) is not None
+
+
+def test_a_command_line_error_counts_over_what_was_said_before_it() -> None:
+    line = "sglang serve: error: argument --speculative-ddtree-budget: invalid int value: 'x'"
+    found = judged(logged("ValueError: before", line), exited(2))
+    assert isinstance(found, ServerStartError)
+    assert found.message == f"the engine refused --speculative-ddtree-budget: {line}"
+    assert found.hint == "this engine does not know the flag or not this value"
+    assert found.log_tail == ("ValueError: before", line)
+
+
+def test_the_units_own_mistake_is_told_as_such() -> None:
+    line = "sglang serve: error: unrecognized arguments: --odd"
+    found = judged(logged(line), exited(2))
+    assert type(found) is UnitError
+    assert found.message == f"the engine refused its command line: {line}"
+    assert found.hint == (
+        "no tuned flag is named: the unit's own arguments are wrong for this engine"
+    )
+
+
+def test_the_line_that_decides_is_kept_with_the_last_ones() -> None:
+    line = "torch.OutOfMemoryError: CUDA out of memory."
+    later = [f"line {n}" for n in range(70)]
+    for after in (later[:3], later):
+        log = logged(SCHEDULER, line, *after)
+        found = judged(log, killed(9))
+        assert isinstance(found, TrialError)
+        kept = tuple(log.tail)
+        assert found.log_tail == (kept if line in kept else (line, *kept))
+        assert found.log_tail.count(line) == 1
+        assert (
+            found.message == f"the server ran out of GPU memory while it read its arguments: {line}"
+        )
+
+
+def test_who_stopped_it_is_not_known_but_that_it_was_somebody() -> None:
+    log = logged("Stopping SGLang for kimi...", source=LogSource.MANAGER)
+    found = judged(log, RUNNING, "run")
+    assert found is not None
+    assert found.message == "the server was stopped by somebody else: Stopping SGLang for kimi..."
+    assert found.hint.startswith("another tuner, an operator or a deployment")
 
 
 def test_secrets_do_not_reach_messages() -> None:

@@ -100,6 +100,14 @@ def test_aliases_and_counts() -> None:
     assert get_flag(argv, OLD_WINDOW) == "1024"
 
 
+def test_a_switch_is_found_by_its_other_names_and_before_a_word() -> None:
+    argv = words("sglang serve --old-name x")
+    assert has_flag(argv, "--new-name", ("--old-name",))
+    assert not has_flag(argv, "--new-name")
+    # It takes no value, so what follows may be a flag of its own.
+    assert has_flag(words("sglang serve --a --b"), "--b")
+
+
 def test_a_flag_that_begins_like_another_is_itself() -> None:
     argv = words("sglang serve --enable-lora")
     assert not has_flag(argv, "--enable-lora-overlap-loading", known_flags=KNOWN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import pickle
 from collections import Counter
@@ -354,6 +355,22 @@ def test_what_a_point_means_is_in_the_fingerprint(changes: dict[str, Any]) -> No
     budget, *others = SPACE.parameters
     changed = SearchSpace((replace(budget, **changes), *others), SPACE.constraints)
     assert changed.fingerprint() != SPACE.fingerprint()
+
+
+def test_the_fingerprint_of_a_space_is_the_same_in_every_release() -> None:
+    """It is stored with a study, which is resumed only where it is equal."""
+    share = Parameter("share", FLOAT, low=0.5, high=1.0, step=0.1, deployed=0.8, env="SHARE")
+    definition = (
+        '{"constraints": ["topk-within-budget"], "parameters": ['
+        '{"carrier": ["--speculative-ddtree-budget", ""], "choices": [], "deployed": 8, '
+        '"kind": "int", "name": "budget", "range": [1, 64, null, true]}, '
+        '{"carrier": ["--speculative-ddtree-topk-cap", ""], "choices": [], "deployed": 4, '
+        '"kind": "int", "name": "topk", "range": [1, 16, null, true]}, '
+        '{"carrier": ["", "SHARE"], "choices": [], "deployed": 0.8, '
+        '"kind": "float", "name": "share", "range": [0.5, 1.0, 0.1, false]}]}'
+    )
+    space = SearchSpace((*SPACE.parameters[:2], share), (CONSTRAINTS["topk-within-budget"],))
+    assert space.fingerprint() == hashlib.sha256(definition.encode()).hexdigest()
 
 
 def test_texts_are_not_in_the_fingerprint() -> None:

@@ -105,10 +105,12 @@ def test_paths() -> None:
         ("${A:${B}", ["${A:b"]),
         ("$", []),
         ("plain", ["plain"]),
+        ("${MAX}-${}", ["8-"]),
+        ("${MAX", ["${MAX"]),
     ],
 )
 def test_expansion(word: str, wanted: list[str]) -> None:
-    assert expand(["p", word], {"A": 'one "two words"', "B": "b"}) == ("p", *wanted)
+    assert expand(["p", word], {"A": 'one "two words"', "B": "b", "MAX": "8"}) == ("p", *wanted)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +124,9 @@ def test_expansion(word: str, wanted: list[str]) -> None:
         (r'"a\"b"', ['a"b']),
         ("'open", ["open"]),
         ("a\\", ["a"]),
+        ("'a' b \"c\" d", ["a", "b", "c", "d"]),
+        ("XaX b", ["XaX", "b"]),
+        ("a\\'b \"c'd\" e", ["a'b", "c'd", "e"]),
     ],
 )
 def test_splitting(text: str, words: list[str]) -> None:
