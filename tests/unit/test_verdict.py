@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy
 
 from autotune.verdict import (
     PointEstimate,
@@ -56,6 +57,107 @@ def test_critical_values_are_those_of_the_table(
     assert dunnett_critical(freedom, loadings) == pytest.approx(table, abs=0.006)
 
 
+@pytest.mark.parametrize("level", [0.8, 0.95])
+@pytest.mark.parametrize("freedom", [3, 12])
+@pytest.mark.parametrize("loadings", [(0.9, 0.2), (0.3, 0.5, 0.8), (0.0, 0.0, 0.0, 0.0)])
+def test_critical_values_hold_together(
+    level: float, freedom: int, loadings: tuple[float, ...]
+) -> None:
+    """scipy's multivariate t of that correlation lies within +-c with the probability `level`."""
+    critical = dunnett_critical(freedom, np.array(loadings), level=level)
+    correlation = np.outer(loadings, loadings)
+    np.fill_diagonal(correlation, 1.0)
+    bound = np.full(len(loadings), critical)
+    inside = scipy.stats.multivariate_t.cdf(
+        bound, shape=correlation, df=freedom, lower_limit=-bound, maxpts=60_000, random_state=1
+    )
+    assert inside == pytest.approx(level, abs=1.5e-3)
+
+
+def test_one_comparison_is_students() -> None:
+    for level, freedom in ((0.9, 4), (0.95, 2)):
+        critical = dunnett_critical(freedom, np.array([0.3]), level=level)
+        assert critical == pytest.approx(scipy.stats.t.ppf(0.5 + level / 2, freedom))
+
+
+def by_least_squares(measured: list[Remeasured], keys: list[str]) -> dict[str, tuple[float, float]]:
+    """ln ratio to "ref" and its standard error, by contrasts of an over-complete model."""
+    blocks = sorted({(one.host, one.turn) for one in measured})
+    columns = ["ref", *keys, *blocks]
+    design = np.array(
+        [[float(c in (one.key, (one.host, one.turn))) for c in columns] for one in measured]
+    )
+    y = np.log([one.score for one in measured])
+    effects, *_ = np.linalg.lstsq(design, y, rcond=None)
+    spread = np.linalg.pinv(design.T @ design)
+    freedom = len(y) - np.linalg.matrix_rank(design)
+    variance = float(((y - design @ effects) ** 2).sum()) / freedom
+    found = {}
+    for at, key in enumerate(keys, start=1):
+        contrast = np.zeros(len(columns))
+        contrast[[0, at]] = -1.0, 1.0
+        found[key] = (
+            float(contrast @ effects),
+            math.sqrt(variance * float(contrast @ spread @ contrast)),
+        )
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ratios_and_intervals_are_those_of_the_block_design(seed: int) -> None:
+    gains = {"f": 0.10, "g": 0.02, "h": -0.05}
+    measured = rounds(gains, turns=3, noise=0.02, seed=seed, hosts=("a", "b"))
+    if seed % 2:  # unbalanced
+        del measured[seed]
+        del measured[-seed]
+    said = judge(measured)
+    expected = by_least_squares(measured, ["f", "g", "h"])
+    assert [one.ratio for one in said.finalists] == sorted(
+        (one.ratio for one in said.finalists), reverse=True
+    )
+    width = set()
+    for one in said.finalists:
+        effect, error = expected[one.key]
+        assert one.ratio == pytest.approx(math.exp(effect))
+        assert math.sqrt(one.interval.low * one.interval.high) == pytest.approx(one.ratio)
+        width.add(round(math.log(one.interval.high / one.ratio) / error, 6))
+        assert one.repeats == sum(m.key == one.key for m in measured)
+    assert len(width) == 1  # one critical value for all
+    (critical,) = width
+    freedom = len(measured) - 6 - 3
+    single = scipy.stats.t.ppf(0.975, freedom)
+    bonferroni = scipy.stats.t.ppf(1 - 0.025 / 3, freedom)
+    assert single < critical < bonferroni
+    effect, error = expected["f"]
+    assert said.noise is not None
+    if not seed % 2:  # balanced: the error of a difference of two means of six
+        assert error == pytest.approx(said.noise * math.sqrt(2 / 6))
+        assert critical == pytest.approx(
+            dunnett_critical(freedom, np.full(3, math.sqrt(0.5))), abs=1e-5
+        )
+
+
+def test_another_level_is_another_interval_and_another_winner() -> None:
+    measured = rounds({"f": 0.05}, turns=4, noise=0.02, seed=3)
+    sure, bold = (
+        verdict(measured, reference="ref", changes={"f": 1}, level=level) for level in (0.999, 0.5)
+    )
+    assert sure.kind is VerdictKind.NO_SIGNIFICANT_DIFFERENCE
+    assert bold.kind is VerdictKind.BETTER
+    (wide,), (narrow,) = sure.finalists, bold.finalists
+    assert wide.interval.low < narrow.interval.low < narrow.interval.high < wide.interval.high
+
+
+def test_what_is_better_must_be_above_and_not_at_the_reference() -> None:
+    """Without any noise the interval has no width."""
+    flat = [
+        Remeasured(key, "a", turn, score)
+        for turn in range(3)
+        for key, score in (("ref", 100.0), ("f", 100.0))
+    ]
+    assert judge(flat).kind is VerdictKind.NO_SIGNIFICANT_DIFFERENCE
+
+
 def test_a_clear_gain_is_better_and_said_with_its_interval() -> None:
     measured = [
         Remeasured(key, "a", turn, score)
@@ -77,7 +179,13 @@ def test_nothing_is_claimed_within_the_noise() -> None:
     said = judge(rounds({"f": 0.005}, turns=4, noise=0.02, seed=4))
     assert said.kind is VerdictKind.NO_SIGNIFICANT_DIFFERENCE
     assert said.winner is None
-    assert said.sentence.startswith("no significant difference: ")
+    (best,) = said.finalists
+    assert (said.ratio, said.interval) == (best.ratio, best.interval)
+    assert said.sentence == (
+        f"no significant difference: {100 * (best.ratio - 1):+.1f} % "
+        f"[{100 * (best.interval.low - 1):+.1f}, {100 * (best.interval.high - 1):+.1f}]"
+    )
+    assert said.noise == pytest.approx(0.02, rel=0.7)
     assert said.interval is not None
     assert said.interval.low < 1 < said.interval.high
 
@@ -86,21 +194,47 @@ def test_a_worse_finalist_leaves_the_deployed_one() -> None:
     said = judge(rounds({"f": -0.2}, turns=3, noise=0.01, seed=5))
     assert said.kind is VerdictKind.NO_SIGNIFICANT_DIFFERENCE
     assert said.winner is None
-    assert said.sentence.startswith("nothing better than the deployed configuration: ")
+    (best,) = said.finalists
+    assert best.interval.high < 1
+    assert said.ratio == best.ratio == pytest.approx(0.8, abs=0.02)
+    assert said.sentence == (
+        "nothing better than the deployed configuration: the best finalist is at "
+        f"{100 * (best.ratio - 1):+.1f} % "
+        f"[{100 * (best.interval.low - 1):+.1f}, {100 * (best.interval.high - 1):+.1f}]"
+    )
 
 
 @pytest.mark.parametrize(
     ("measured", "words"),
     [
-        ([], "measured again 0 time(s)"),
-        (rounds({"f": 0.1}, turns=1, noise=0.01, seed=1), "measured again 1 time(s)"),
-        (rounds({}, turns=3, noise=0.01, seed=1), "no finalist"),
+        ([], "the deployed configuration was measured again 0 time(s), 2 are needed"),
+        (
+            rounds({"f": 0.1}, turns=1, noise=0.01, seed=1),
+            "the deployed configuration was measured again 1 time(s), 2 are needed",
+        ),
+        (rounds({}, turns=3, noise=0.01, seed=1), "no finalist was measured again"),
+        (
+            [
+                *rounds({"g": 0.1}, turns=3, noise=0.01, seed=1),
+                Remeasured("f", "a", 0, 100.0),
+            ],
+            "a finalist was measured again 1 time(s), 2 are needed",
+        ),
+        (
+            # Two configurations twice each in three blocks: nothing is left for the noise.
+            [
+                *(Remeasured("ref", "a", turn, 100.0 + turn) for turn in range(2)),
+                *(Remeasured("f", host, 0, 110.0) for host in ("a", "b")),
+            ],
+            "3 final round(s) of 1 finalist(s) show the noise never, which decides nothing; "
+            "ask for final_rounds = 3 or more",
+        ),
         (
             [
                 *(Remeasured("ref", "a", turn, 100.0 + turn) for turn in range(2)),
                 *(Remeasured("f", "b", turn, 110.0 + turn) for turn in range(2)),
             ],
-            "never shared a turn",
+            "some configurations never shared a turn with the others",
         ),
     ],
 )
@@ -108,8 +242,8 @@ def test_too_little_is_said_to_be_too_little(measured: list[Remeasured], words: 
     said = judge(measured)
     assert said.kind is VerdictKind.NOT_ENOUGH_DATA
     assert (said.winner, said.ratio, said.interval) == (None, None, None)
-    assert said.sentence.startswith("not enough data: ")
-    assert words in said.sentence
+    assert said.sentence == f"not enough data: {words}"
+    assert (said.noise, said.finalists) == (None, ())
 
 
 def test_the_simplest_within_the_noise_wins() -> None:
@@ -123,6 +257,38 @@ def test_the_simplest_does_not_win_beyond_the_noise() -> None:
     said = judge(measured, three=3, one=1)
     assert said.winner == "three"
     assert [finalist.key for finalist in said.finalists] == ["three", "one"]
+
+
+def test_a_simpler_one_wins_up_to_students_bound_and_not_beyond() -> None:
+    """Equal residuals in every run: only the distance of two finalists moves."""
+    residuals = np.random.default_rng(12).normal(0, 0.01, (4, 3))
+
+    def at(distance: float) -> Verdict:
+        logs = residuals + np.array([0.0, 0.5, 0.5 - distance])
+        return judge(
+            [
+                Remeasured(key, "a", turn, math.exp(5 + logs[turn, column]))
+                for turn in range(4)
+                for column, key in enumerate(("ref", "best", "simple"))
+            ],
+            best=3,
+            simple=1,
+        )
+
+    shift = math.log(at(0.0).finalists[0].ratio) - math.log(at(0.0).finalists[1].ratio)
+    if at(0.0).finalists[0].key == "simple":
+        shift = -shift
+    noise = at(0.0).noise
+    assert noise is not None
+    bound = scipy.stats.t.ppf(0.975, 6) * noise * math.sqrt(2 / 4)
+    assert at(bound - shift - 1e-6).winner == "simple"
+    assert at(bound - shift + 1e-6).winner == "best"
+
+
+def test_of_equally_simple_ones_the_better_wins() -> None:
+    measured = rounds({"f": 0.150, "g": 0.155}, turns=4, noise=0.02, seed=6)
+    said = judge(measured, f=2, g=2)
+    assert said.winner == said.finalists[0].key
 
 
 def test_levels_of_hosts_and_turns_cancel() -> None:
