@@ -10,21 +10,23 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, RootModel
 
 __all__ = [
-    "SHAPES",
     "BestShape",
     "BucketShape",
     "CheckShape",
     "CodingShape",
     "ComparisonShape",
+    "ConcludedShape",
     "DriverShape",
     "ExportShape",
     "FailureShape",
     "FindingShape",
     "HostShape",
+    "HostsShape",
     "InitShape",
     "IntervalShape",
     "LinkShape",
     "LosslessShape",
+    "OverShape",
     "ProcessShape",
     "PruneShape",
     "RepeatShape",
@@ -199,6 +201,10 @@ class HostShape(Shape):
     driver: ProcessShape | None
 
 
+class HostsShape(RootModel[list[HostShape]]):
+    """`autotune hosts list --json`"""
+
+
 class BestShape(Shape):
     """The best observed trial: not yet a verdict."""
 
@@ -299,16 +305,26 @@ class ExportShape(Shape):
     findings: dict[str, Any]
 
 
-class RunShape(Shape):
-    """`autotune run --json`"""
+class ConcludedShape(Shape):
+    """A run that came to its end."""
 
     study: str
     verdict: VerdictShape
     report: str
 
 
+class OverShape(Shape):
+    """A run whose budget had been spent before: no host was touched."""
+
+    over: str
+
+
+class RunShape(RootModel[ConcludedShape | OverShape]):
+    """`autotune run --json`"""
+
+
 class ComparisonShape(Shape):
-    """A score as it was stored and as it was computed again."""
+    """One setting: as it is meant, as the process has it, as the engine says."""
 
     host: str
     what: str
@@ -320,17 +336,3 @@ class ComparisonShape(Shape):
 
 class VerifyShape(RootModel[list[ComparisonShape]]):
     """`autotune verify --json`"""
-
-
-SHAPES: dict[str, type[BaseModel]] = {
-    "check": CheckShape,
-    "export": ExportShape,
-    "init": InitShape,
-    "prune": PruneShape,
-    "run": RunShape,
-    "status": StatusShape,
-    "studies": StudiesShape,
-    "trials": TrialsShape,
-    "verify": VerifyShape,
-}
-"""By the name of the schema in docs/schemas/."""

@@ -81,7 +81,11 @@ def prune(
     """
     for option, value in (("--keep-mb", keep_mb), ("--older-than-days", older_than_days)):
         if value is not None and not math.isfinite(value):
-            raise ConfigError(f"{option} {value}: give a finite number of {option.split('-')[-1]}")
+            unit = option.split("-")[-1]
+            raise ConfigError(
+                f"{option} {value}: give a finite number of {unit}",
+                hint=f"for example {option} 200",
+            )
     name = study_name(study)
     with open_stored(storage) as repository:
         definition = repository.definition(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from autotune.definition_files import ObjectiveFile, StudyFile
-from autotune.json_shapes import SHAPES
+from autotune.json_outputs import SHAPES
 from autotune.records import Base
 
 __all__ = ["SCHEMAS", "output_schema_text", "schema_text", "tables_text", "write_schemas"]

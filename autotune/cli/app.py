@@ -67,7 +67,6 @@ for module in _COMMANDS:
     app.command(name=module.__name__.rsplit(".", 1)[1])(module.command)
 app.add_typer(db.app, name="db")
 app.add_typer(hosts.app, name="hosts")
-_NAMES = ("db", "hosts", *(module.__name__.rsplit(".", 1)[1] for module in _COMMANDS))
 
 
 def _version(wanted: bool) -> None:
@@ -112,11 +111,7 @@ def main() -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except typer.TyperException as error:
-        print(f"autotune: {error.format_message()}", file=sys.stderr)
-        words = [word for word in sys.argv[1:2] if not word.startswith("-")]
-        known = [word for word in words if word in _NAMES]
-        asked = " ".join(["autotune", *known, "--help"])
-        print(f"          `{asked}` lists what there is, with an example", file=sys.stderr)
+        _say_usage(error)
         sys.exit(EXIT_USAGE)
     except BrokenPipeError:
         # The reader of our output is gone (`autotune trials | head`): that is no failure.
@@ -153,6 +148,21 @@ def _drop_output() -> None:
     """What is left in the buffer goes nowhere, so that the interpreter does not stumble over it
     at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say_usage(error: typer.TyperException) -> None:
+    """A mistake in what was typed, and whose help to ask for."""
+    message = error.format_message().replace("Value error, ", "")  # pydantic's word, not ours
+    if message.startswith("Usage: "):  # nothing was typed: that is the help itself
+        print(message, file=sys.stderr)
+        return
+    context, names = getattr(error, "ctx", None), ["--help"]
+    while context is not None and context.parent is not None:
+        names.insert(0, context.info_name)
+        context = context.parent
+    print(f"autotune: {message}", file=sys.stderr)
+    asked = " ".join(["autotune", *names])
+    print(f"          `{asked}` lists what there is, with an example", file=sys.stderr)
 
 
 def _say(error: AutotuneError) -> None:

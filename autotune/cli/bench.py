@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,11 +72,19 @@ def command(
     from autotune.errors import ConfigError
 
     if (study is None) == (url is None):
-        raise ConfigError("give either --study or --url")
+        raise ConfigError(
+            "give either --study or --url",
+            hint="--study S measures its unit, --url http://HOST:PORT any server",
+        )
     if url is None and (model or api_key_env or completions):
-        raise ConfigError("--model, --api-key-env and --completions belong to --url")
-    if url is not None and host:
-        raise ConfigError("--host belongs to --study")
+        raise ConfigError(
+            "--model, --api-key-env and --completions belong to --url",
+            hint="leave them out: a study knows its model and its key",
+        )
+    if url is not None:
+        if host:
+            raise ConfigError("--host belongs to --study", hint="the host stands in --url")
+        _require_url(url)
     config = None
     if study is not None:
         config = load_study(study).replace_budget(trials=None, hours=None, hosts=tuple(host or ()))
@@ -122,7 +131,7 @@ def _bucket(cell: str, *, share: float) -> Bucket:
     from autotune.workload import Bucket
 
     words = cell.split("x")
-    if len(words) != 3 or not all(word.isascii() and word.isdecimal() for word in words):
+    if len(words) != 3 or not all(re.fullmatch("0*[1-9][0-9]{0,7}", word) for word in words):
         raise ConfigError(
             f"--bucket {cell} is not CONTEXTxCONCURRENCYxOUTPUT", hint="for example 1024x8x256"
         )
@@ -130,11 +139,30 @@ def _bucket(cell: str, *, share: float) -> Bucket:
     return Bucket(context_tokens, concurrency, output_tokens, weight=share)
 
 
+def _require_url(url: str) -> None:
+    from urllib.parse import urlsplit
+
+    from autotune.errors import ConfigError
+
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is none, a bracket that is not closed
+        whole = False
+    if not whole:
+        raise ConfigError(
+            f"--url {url} is no http address", hint="for example --url http://127.0.0.1:30000"
+        )
+
+
 def _key(variable: str | None) -> str | None:
     from autotune.errors import ConfigError
 
     if variable is not None and not os.environ.get(variable):
-        raise ConfigError(f"the environment variable {variable} is not set")
+        raise ConfigError(
+            f"the environment variable {variable}, named by --api-key-env, is not set",
+            hint=f"export {variable}=...",
+        )
     return os.environ[variable] if variable is not None else None
 
 

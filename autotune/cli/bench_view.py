@@ -6,19 +6,17 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from autotune.benching import Target, bench
 from autotune.benchmark import MeasureSettings, WindowNote
+from autotune.cli.console import Console, table_console
 from autotune.cli.options import print_json
 from autotune.errors import InvalidBucket
 from autotune.measurement import BucketMeasurement, Drift
 from autotune.workload import Bucket
 
 __all__ = ["run_and_show"]
-
-_PLAIN_WIDTH = 160  # a file or a pipe has no width of its own
 
 
 def run_and_show(
@@ -90,9 +88,7 @@ def _print(
     measured: list[BucketMeasurement],
     drift: Drift | None,
 ) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_PLAIN_WIDTH)
+    console = table_console()
     table = Table(title=f"{target.model} at {target.base_url}", title_justify="left")
     for column in (
         *("context", "C", "output tok/s", "95 %", "+-", "TTFT ms", "p99", "TPOT ms", "p99"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from rich.console import Console as RichConsole
 
-__all__ = ["Console"]
+__all__ = ["Console", "table_console"]
+
+_PLAIN_WIDTH = 160  # a file or a pipe has no width of its own
 
 
 class Console(RichConsole):
@@ -13,3 +15,9 @@ class Console(RichConsole):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
+
+
+def table_console() -> Console:
+    """For tables of many columns: in a file or a pipe no column is cut."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_PLAIN_WIDTH)

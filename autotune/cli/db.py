@@ -12,7 +12,7 @@ __all__ = [
     "upgrade",
 ]
 
-app = typer.Typer(help="The schema of the storage.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="The schema of the storage.", rich_markup_mode=None)
 
 
 @app.callback()

@@ -15,7 +15,7 @@ __all__ = [
     "list_",
 ]
 
-app = typer.Typer(help="Hosts of a study: list, drain, add.", no_args_is_help=True)
+app = typer.Typer(help="Hosts of a study: list, drain, add.")
 
 Name = Annotated[str, typer.Argument(help="Host, as the study calls it.", show_default=False)]
 

@@ -69,8 +69,9 @@ def _plain(row: Rescored) -> dict[str, Any]:
 
 
 def _print(rows: list[Rescored], aggregate: str, *, own: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from autotune.cli.console import table_console
 
     unit = "ratio" if aggregate == "geometric" else "tok/s"
     table = Table()
@@ -93,7 +94,7 @@ def _print(rows: list[Rescored], aggregate: str, *, own: bool) -> None:
             _number(score.gate if score else None),
             "" if row.same else "differs",
         )
-    console = Console()
+    console = table_console()
     console.print(table)
     differ = sum(not row.same for row in rows)
     whose = "the study's own rule" if own else "this objective"

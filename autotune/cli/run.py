@@ -82,6 +82,10 @@ def command(
     config = config.label_hosts(tuple(host_label or ()))
     if dry_run:
         from autotune.cli.check import show
+        from autotune.reading import load_stored
+
+        if earlier:
+            load_stored(earlier, storage, evidence=False)  # told when there is none
 
         show(config, storage, as_json=as_json, plan=True)
         return

@@ -89,12 +89,16 @@ def parse_target(text: str) -> Target:
     if rest.startswith("["):
         host, bracket, port = rest[1:].partition("]")
         if not bracket:
-            raise ConfigError(f"{text!r} has no closing bracket")
+            raise ConfigError(
+                f"host {text!r} has no closing bracket", hint="for example [fe80::1]:22"
+            )
         port = port.removeprefix(":")
     elif rest.count(":") == 1:
         host, _, port = rest.partition(":")
     if not host or host.startswith("-") or (at and not user) or (port and not port.isdecimal()):
-        raise ConfigError(f"{text!r} is no [user@]host[:port]")
+        raise ConfigError(
+            f"host {text!r} is no [user@]host[:port]", hint="for example root@gpu-a:22"
+        )
     return Target(host, user, int(port) if port else None)
 
 

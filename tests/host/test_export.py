@@ -14,6 +14,7 @@ from autotune.config import StudyConfig, load_study
 from autotune.exporting import choose
 from autotune.fingerprint import fingerprint
 from autotune.hosts import open_supervisor
+from autotune.json_outputs import SHAPES
 from autotune.opening import look, plan_host
 from autotune.reading import load_stored
 from autotune.repository import Repository, Role
@@ -122,7 +123,9 @@ def test_into_the_units_own_file_and_back(host: SystemdHost, tmp_path: Path) -> 
     assert words[words.index("--speculative-ddtree-budget") + 1] == "16"
 
     assert "runs this configuration already" in export(study, "--apply")
-    assert study.run("verify").returncode == 0
+    same = study.run("verify", "--json")
+    assert same.returncode == 0
+    SHAPES["verify"].model_validate_json(same.stdout)
     host.run(f"printf '# mine\\n' >>{FILE}; systemctl daemon-reload")
     moved = study.run("verify")
     assert moved.returncode == 1

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from autotune.json_outputs import SHAPES
 from tests.host.services import install
 from tests.host.studies import StudyOnHost, environment
 from tests.testhost import UNIT, SystemdHost
@@ -67,7 +68,9 @@ def test_init_then_check_without_an_edit(host: SystemdHost, newcomer: Newcomer) 
 
 def test_check_says_what_is_wrong_and_goes_on(host: SystemdHost, newcomer: Newcomer) -> None:
     install(host)
-    assert newcomer.init().returncode == 0
+    made = newcomer.init("--json")
+    assert made.returncode == 0
+    SHAPES["init"].model_validate_json(made.stdout)
     file = newcomer.folder / "search_spaces" / "mine.toml"
     file.write_text(file.read_text().replace("deployed = 8", "deployed = 9", 1))
     code, found = newcomer.check()

@@ -10,6 +10,7 @@ import pytest
 
 from autotune.cli.bench import command
 from autotune.errors import ConfigError, ConnectError, InvalidBucket
+from autotune.json_outputs import SHAPES
 from tests.truth_server import Behaviour, TruthServer
 
 OBJECTIVE = """
@@ -52,6 +53,7 @@ def test_json_has_every_bucket_the_drift_and_what_is_needed_to_repeat_it(
         bench(url=f"{server.url}/v1", objective=objective, as_json=True)
         prompts = server.record.prompts
     view = json.loads(capsys.readouterr().out)
+    SHAPES["bench"].model_validate(view)
     assert (view["url"], view["model"], view["seed"]) == (server.url, "truth", 5)
     assert [bucket["context_tokens"] for bucket in view["buckets"]] == [200, 100]
     assert [bucket["weight"] for bucket in view["buckets"]] == [0.75, 0.25]
@@ -79,6 +81,7 @@ def test_buckets_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None
         bench(url=server.url, bucket=["80x1x24"], model="named", as_json=True, objective=None)
     view = json.loads(capsys.readouterr().out)
     assert view["model"] == "named"
+    SHAPES["bench"].model_validate(view)
     assert view["drift"] is None
     (one,) = view["buckets"]
     assert (one["context_tokens"], one["concurrency"], one["output_tokens"]) == (80, 1, 24)
@@ -107,7 +110,7 @@ def test_what_is_not_valid_is_shown_and_ends_with_an_error(
         ({"url": "http://x", "host": ["a"]}, "belongs to --study"),
         ({"url": "http://x"}, "say what to measure"),
         ({"url": "http://x", "bucket": ["1x2"]}, "is not CONTEXTxCONCURRENCYxOUTPUT"),
-        ({"url": "http://x", "bucket": ["0x2x3"]}, "must be >= 1"),
+        ({"url": "http://x", "bucket": ["0x2x3"]}, "is not CONTEXTxCONCURRENCYxOUTPUT"),
         ({"url": "http://x", "bucket": ["1x2x3"], "api_key_env": "NO_SUCH"}, "is not set"),
     ],
 )

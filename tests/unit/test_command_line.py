@@ -14,6 +14,7 @@ import pytest
 
 from autotune import __version__
 from autotune.cli.options import rounded
+from autotune.json_outputs import OUTPUTS, SHAPES
 from autotune.repository import Repository
 from autotune.storage import open_engine
 from tests.command_line import called, command_tree
@@ -64,47 +65,126 @@ NO_STUDY = "no study 'nope'"
 NO_DATABASE = "there is no database {folder}/autotune.db"
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "said"),
-    [
-        ("init", 2, "--host"),
-        ("init --host gpu-a --unit x.socket", 2, "--unit x.socket is no service"),
-        ("init --host gpu-a --unit x --name a/b", 2, "--name 'a/b' is no name"),
-        ("init --host gpu-a --unit x --api-key-env NO_SUCH", 2, "NO_SUCH"),
-        ("check --study nope", 2, NO_STUDY),
-        ("run", 2, "--study"),
-        ("run --study nope", 2, NO_STUDY),
-        ("run --study demo --trials 0", 2, "--trials"),
-        ("run --study demo --executor none", 2, "--executor"),
-        ("run --study demo --host a --host a --dry-run", 2, "--host names a twice"),
-        ("status", 1, NO_DATABASE),
-        ("status --study demo", 1, NO_DATABASE),
-        ("status --study demo --storage nonsense", 2, "is not a database URL"),
-        ("trials --study demo", 1, NO_DATABASE),
-        ("verify --study nope", 2, NO_STUDY),
-        ("report --study demo", 1, NO_DATABASE),
-        ("export --study demo", 1, NO_DATABASE),
-        ("export --study demo --format xml", 2, "--format"),
-        ("revert", 2, "say what to restore"),
-        ("revert --study nope", 2, NO_STUDY),
-        ("prune", 2, "--study"),
-        ("prune --study demo", 1, NO_DATABASE),
-        ("prune --study demo --keep-mb -1", 2, "--keep-mb"),
-        ("prune --study demo --keep-mb nan", 2, "--keep-mb"),
-        ("prune --study demo --keep-mb inf", 2, "--keep-mb inf: give a finite number of mb"),
-        ("prune --study demo --older-than-days x", 2, "--older-than-days"),
-        ("dashboard --port 99999", 2, "--port"),
-        ("dashboard", 1, NO_DATABASE),
-        ("db upgrade", 1, NO_DATABASE),
-        ("nonsense", 2, "nonsense"),
-    ],
+MISTAKES: tuple[tuple[str, int, str], ...] = (
+    ("bench", 2, "give either --study or --url"),
+    ("bench --study nope", 2, NO_STUDY),
+    ("bench --study demo --url http://a:1", 2, "give either --study or --url"),
+    ("bench --study demo --model m", 2, "--model, --api-key-env and --completions"),
+    ("bench --study demo --objective nope", 2, "no objective 'nope'"),
+    ("bench --study demo", 2, "runs only while it is tuned"),
+    ("bench --url http://a:1", 2, "say what to measure"),
+    ("bench --url http://a:1 --host b --bucket 1x1x1", 2, "--host belongs to --study"),
+    ("bench --url a:1 --bucket 1x1x1", 2, "--url a:1 is no http address"),
+    ("bench --url http://a:99999 --bucket 1x1x1", 2, "is no http address"),
+    ("bench --url http://a:1 --bucket 8x1", 2, "--bucket 8x1 is not CONTEXTxCONC"),
+    ("bench --url http://a:1 --bucket 0x1x1", 2, "--bucket 0x1x1 is not CONTEXTxCONC"),
+    ("bench --url http://a:1 --bucket 1x1x1 --api-key-env NO_SUCH", 2, "NO_SUCH"),
+    ("bench --url http://a:1 --bucket 1x1x1 --seed x", 2, "--seed"),
+    ("rescore", 2, "--study"),
+    ("rescore --study demo", 1, NO_DATABASE),
+    ("rescore --study demo --objective nope", 2, "no objective 'nope'"),
+    ("rescore --study demo --storage nonsense", 2, "is not a database URL"),
+    ("hosts", 2, "Missing command"),
+    ("hosts list", 2, "--study"),
+    ("hosts list --study demo", 1, NO_DATABASE),
+    ("hosts drain --study demo", 2, "host"),
+    ("hosts drain gpu-a --study demo", 1, NO_DATABASE),
+    ("hosts add gpu-a", 2, "--study"),
+    ("hosts add gpu-a --study demo", 1, NO_DATABASE),
+    ("init", 2, "--host"),
+    ("init --host= --unit x", 2, "host '' is no [user@]host[:port]"),
+    ("init --host gpu-a --unit x.socket", 2, "--unit x.socket is no service"),
+    ("init --host gpu-a --unit x --name a/b", 2, "--name 'a/b' is no name"),
+    ("init --host gpu-a --unit x --api-key-env NO_SUCH", 2, "NO_SUCH"),
+    ("check --study nope", 2, NO_STUDY),
+    ("run", 2, "--study"),
+    ("run --study nope", 2, NO_STUDY),
+    ("run --study demo --trials 0", 2, "--trials"),
+    ("run --study demo --executor none", 2, "--executor"),
+    ("run --study demo --host a --host a --dry-run", 2, "--host names a twice"),
+    ("run --study demo --from nope --dry-run", 1, NO_DATABASE),
+    ("run --study demo --metrics-port 99999", 2, "--metrics-port"),
+    ("status", 1, NO_DATABASE),
+    ("status --study demo", 1, NO_DATABASE),
+    ("status --study demo --storage nonsense", 2, "is not a database URL"),
+    ("trials", 2, "--study"),
+    ("trials --study demo", 1, NO_DATABASE),
+    ("verify --study nope", 2, NO_STUDY),
+    ("verify --study demo", 1, "is a process of the tuner"),
+    ("report --study demo", 1, NO_DATABASE),
+    ("report --study demo --tables-format xml", 2, "'xml' is not one of 'csv', 'parquet'"),
+    ("export --study demo", 1, NO_DATABASE),
+    ("export --study demo --format xml", 2, "--format"),
+    ("revert", 2, "say what to restore"),
+    ("revert --study nope", 2, NO_STUDY),
+    ("prune", 2, "--study"),
+    ("prune --study demo", 1, NO_DATABASE),
+    ("prune --study demo --keep-mb -1", 2, "--keep-mb"),
+    ("prune --study demo --keep-mb nan", 2, "--keep-mb"),
+    ("prune --study demo --keep-mb inf", 2, "--keep-mb inf: give a finite number of mb"),
+    ("prune --study demo --older-than-days x", 2, "--older-than-days"),
+    ("dashboard --port 99999", 2, "--port"),
+    ("dashboard", 1, NO_DATABASE),
+    ("db upgrade", 1, NO_DATABASE),
+    ("db upgrade --storage nonsense", 2, "is not a database URL"),
+    ("nonsense", 2, "nonsense"),
 )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_there_is_a_mistake_of_every_command(command: str) -> None:
+    """One that is not of the command line library alone: the command itself is asked."""
+    lines = [line for line, _, _ in MISTAKES if f"{line} ".startswith(f"{command} ")]
+    assert lines, f"{command}: add bad input to MISTAKES"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_printed_as_json_has_a_schema(command: str) -> None:
+    options = {option for one in command_tree()[command].params for option in one.opts}
+    printed = OUTPUTS.get(command, ())
+    assert bool(printed) == ("--json" in options or command == "export")
+    assert set(printed) <= set(SHAPES)
+
+
+def test_every_schema_is_of_a_command() -> None:
+    assert {name for names in OUTPUTS.values() for name in names} == set(SHAPES)
+    assert set(OUTPUTS) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize(("line", "code", "said"), MISTAKES)
 def test_bad_input_is_told_in_one_place(line: str, code: int, said: str, tmp_path: Path) -> None:
     ended = called(*line.split(), folder=tmp_path)
     assert ended.code == code, ended.err
     assert said.format(folder=tmp_path.resolve()) in ended.err
-    assert "Traceback" not in ended.err
+    first, *more = ended.err.splitlines()
+    assert first.startswith("autotune: ")
+    assert len(more) == 1  # what would be right, or what to do
+    for word in ("Traceback", "Value error", "Usage:"):
+        assert word not in ended.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_host_that_a_study_does_not_have_changes_nothing(tmp_path: Path) -> None:
+    template(tmp_path).rename(tmp_path / "autotune.db")
+    engine = open_engine(f"sqlite:///{tmp_path}/autotune.db", create=False)
+    Repository(engine).open_study("mine", definition={}, fingerprint="f", provenance={})
+    engine.dispose()
+    before = called("hosts", "list", "--study", "mine", "--json", folder=tmp_path)
+    ended = called("hosts", "drain", "gpu-z", "--study", "mine", folder=tmp_path)
+    assert ended.code == 2
+    assert ended.err.splitlines() == [
+        "autotune: study 'mine' has no host 'gpu-z'",
+        "          it has: none yet",
+    ]
+    after = called("hosts", "list", "--study", "mine", "--json", folder=tmp_path)
+    assert (after.code, after.out) == (0, before.out)
+
+
+def test_nothing_typed_shows_what_there_is(tmp_path: Path) -> None:
+    ended = called(folder=tmp_path)
+    assert ended.code == 2
+    assert all(command.split()[0] in ended.err for command in COMMANDS)
+    assert not ended.err.startswith("autotune:")
 
 
 def test_the_version(tmp_path: Path) -> None:

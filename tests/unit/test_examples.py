@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from autotune.config import load_study
-from autotune.json_shapes import SHAPES
+from autotune.json_outputs import SHAPES
 from autotune.repository import Repository, Role
 from autotune.storage import open_engine
 from tests.builders import OWNER, a_conclusion, a_start
@@ -75,6 +75,8 @@ def example(command: str) -> list[str]:
         ("check", "nothing was changed"),
         ("status", "study demo: 2 complete"),
         ("trials", "trials of demo"),
+        ("rescore", "nothing was written"),
+        ("prune", "demo"),
         ("report", "report: demo-report.html"),
         ("export", "--speculative-ddtree-budget 16"),
         ("db upgrade", "the tables are up to date"),
@@ -101,6 +103,9 @@ def test_the_tables_of_a_report_are_files(folder: Path, tmp_path: Path) -> None:
         ("status --study demo --json", "status"),
         ("status --json", "studies"),
         ("trials --study demo --json", "trials"),
+        ("rescore --study demo --json", "rescore"),
+        ("hosts list --study demo --json", "hosts"),
+        ("prune --study demo --json", "prune"),
         ("export --study demo --format json", "export"),
     ],
 )

@@ -13,7 +13,7 @@ from autotune.checking.whole import check_study
 from autotune.cli.options import rounded
 from autotune.config import load_study
 from autotune.exporting import choose
-from autotune.json_shapes import SHAPES
+from autotune.json_outputs import SHAPES
 from autotune.pruning_records import Pruned
 from autotune.schemas import output_schema_text
 from autotune.stored import StoredStudy
@@ -47,6 +47,7 @@ def test_the_choice_and_the_verdict() -> None:
     study = whole_study()
     held("export", choose(study).json())
     held("run", {"study": study.name, "verdict": study.verdict, "report": "a.html"})
+    held("run", {"over": "study demo: 4 of 4 trials done"})
 
 
 def test_what_prune_says() -> None:
