@@ -7,6 +7,8 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +250,36 @@ def test_a_full_disk_is_told_and_a_reader_who_leaves_is_no_failure(tmp_path: Pat
 def test_completion_is_offered(tmp_path: Path) -> None:
     ended: Any = called("--help", folder=tmp_path)
     assert "--install-completion" in ended.out
+
+
+_HELP = """
+import contextlib, io, sys
+from autotune.cli import main
+sys.argv = ["autotune", "--help"]
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()) as said:
+    main()
+assert "COMMAND" in said.getvalue()
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+def test_help_waits_for_nothing_heavy() -> None:
+    """Of what the product requires, only what draws the help is loaded for it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = {canonical(one) for one in project["dependencies"]}
+    packages = {
+        package
+        for package, owners in packages_distributions().items()
+        if required & {canonical(owner) for owner in owners}
+    }
+    assert packages > {"numpy", "optuna", "pydantic", "ray", "sqlalchemy"}
+    ended = subprocess.run([sys.executable, "-c", _HELP], capture_output=True, text=True)
+    assert ended.stderr == ""
+    assert packages & set(ended.stdout.split()) <= {"rich", "typer"}
+
+
+def canonical(requirement: str) -> str:
+    """The name of a distribution as indexes write it."""
+    name = re.match(r"[\w.-]+", requirement)
+    assert name
+    return re.sub(r"[-_.]+", "-", name[0]).lower()

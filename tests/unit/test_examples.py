@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -113,10 +111,3 @@ def test_json_as_it_is_printed_fits_its_schema(line: str, shape: str, folder: Pa
     ended = called(*line.split(), folder=folder)
     assert ended.code == 0, ended.err
     SHAPES[shape].model_validate_json(ended.out)
-
-
-def test_help_waits_for_nothing_heavy() -> None:
-    heavy = ("numpy", "pandas", "optuna", "ray", "sqlalchemy", "pydantic", "paramiko", "plotly")
-    program = f"import sys, autotune.cli; print([m for m in {heavy!r} if m in sys.modules])"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (ended.stdout, ended.stderr) == ("[]\n", "")
