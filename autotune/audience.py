@@ -36,6 +36,7 @@ class Audience(Protocol):
 
     def watcher(self, config: StudyConfig) -> Watcher:
         """Who is told of each start."""
+        ...
 
     def restoring(self, hosts: tuple[str, ...]) -> None:
         """The search is over, however it ended: these hosts are being put back."""

@@ -204,7 +204,7 @@ def _concurrencies(config: StudyConfig, history: History) -> list[dict[str, Any]
         belief = belief_of(narrowed, replace(history, outcomes=outcomes))
         if belief is None:
             continue
-        row = max(belief.tested, key=lambda row: belief.mean[row])
+        row = max(belief.tested, key=belief.mean.__getitem__)
         deployed = belief.candidates.rows.get(config.space.key(config.space.deployed()))
         gain = float(belief.mean[row] - belief.mean[deployed]) if deployed is not None else 0.0
         point = belief.candidates.points[row]

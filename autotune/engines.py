@@ -34,15 +34,19 @@ class EngineServer(AbstractContextManager["EngineServer"], Protocol):
 
     def server_info(self) -> ServerInfo:
         """What the server says of its settings, by the names of its flags, `_` for `-`."""
+        ...
 
     def models(self) -> tuple[str, ...]:
         """Names under which it may be asked."""
+        ...
 
     def generate(self, text: str, *, max_new_tokens: int) -> Generation:
         """One greedy answer, not streamed; `weight_version` is the nonce as the answer has it."""
+        ...
 
     def flush_cache(self) -> CacheFlush:
         """Empty the prefix cache."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

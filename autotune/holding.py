@@ -58,6 +58,10 @@ def require_same_unit(stored: StoredStudy, host: str, original: Original) -> str
     own = [h.original for h in stored.hosts if h.host == host and h.original.get("argv")]
     others = [h.original for h in stored.hosts if h.original.get("argv")]
     known = own or others
+    if not known:
+        raise StaleWinner(
+            f"study {stored.name!r} does not say what {host} ran when it was measured", hint=_AGAIN
+        )
     argv = list(masked_words(original.launch.texts()))
     running = list(masked_words(original.live_argv))
     for record in known:
@@ -65,11 +69,9 @@ def require_same_unit(stored: StoredStudy, host: str, original: Original) -> str
         if record["argv"] == argv and (not live or not running or live == running):
             moved = _moved(record.get("files", {}), original.files) if own else ""
             return f"{moved} changed since the study, the command line did not" if moved else ""
-    if not known:
-        raise StaleWinner(
-            f"study {stored.name!r} does not say what {host} ran when it was measured", hint=_AGAIN
-        )
-    before, now = (known[0]["argv"], argv) if known[0]["argv"] != argv else (live, running)
+    before, now = known[0]["argv"], argv
+    if before == now:
+        before, now = known[0].get("live_argv", []), running
     raise StaleWinner(
         f"{host}: the command line is not the one that the study measured: "
         f"{_difference(before, now)}",

@@ -39,6 +39,7 @@ class TokenCounter(Protocol):
 
     async def prompt_tokens(self, text: str) -> int:
         """Prompt tokens of a request with this text, the chat template's included."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

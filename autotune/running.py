@@ -122,11 +122,12 @@ def run_study(
                 with undisturbed(tuple(sessions), timers=config.service.supervisor == "systemd"):
                     driver.abandon("the study was stopped")
                 live.restoring(tuple(sessions))
+        verdict = None
         if driver.concludes:
             verdict = conclude(config, repository.load(config.name, evidence=False))
             repository.set_verdict(config.name, asdict(verdict))
         here.close()
-        if driver.concludes:
+        if verdict is not None:
             _report(config, load_shown(repository, config.name), verdict, live)
         else:
             live.left(config.name, stopped=driver.stopped)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from pydantic_core import from_json
+from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -128,7 +129,7 @@ def connect(url: str) -> Engine:
     with storage_errors(url):
         engine = sa.create_engine(url, **_options(url))
     if engine.dialect.name == "sqlite":
-        sa.event.listen(engine, "connect", _sqlite_foreign_keys)
+        event.listen(engine, "connect", _sqlite_foreign_keys)
     return engine
 
 

@@ -23,9 +23,11 @@ class Surroundings(Protocol):
 
     def expecting(self) -> bool:
         """Whether a host that is not there now may still come."""
+        ...
 
     def living(self) -> Callable[[Owner], bool]:
         """Which drivers live, by one look."""
+        ...
 
 
 class _Alone:

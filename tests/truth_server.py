@@ -214,7 +214,7 @@ class TruthServer:
         record.prompt_tokens.append(prompt_tokens)
         try:
             if fault in (Fault.HTTP_400, Fault.HTTP_429, Fault.HTTP_503):
-                _plain(writer, int(fault), json.dumps({"error": {"message": f"told {fault}"}}))
+                _plain(writer, int(str(fault)), json.dumps({"error": {"message": f"told {fault}"}}))
                 await writer.drain()
                 return True
             if not body.get("stream"):
@@ -256,6 +256,7 @@ class TruthServer:
         wanted, sent, steps = max(1, round(_asked(body) * length)), 0, 0
         gap_s = behaviour.gap_s + behaviour.slower_by_s * (arrived_s - self._began_s)
         first_s = last_s = arrived_s
+        usage: dict[str, Any] = {}
         details = (
             {"prompt_tokens_details": {"cached_tokens": behaviour.cached_tokens}}
             if behaviour.cached_tokens is not None

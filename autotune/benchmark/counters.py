@@ -54,6 +54,7 @@ class Counters(Protocol):
 
     async def read(self) -> CounterValues:
         """One reading; never raises for a server that is silent."""
+        ...
 
 
 class NoCounters:

@@ -72,10 +72,12 @@ class Load(Protocol):
     @property
     def all_opened(self) -> bool:
         """Whether every stream has had a token: the burst of first prompts is over."""
+        ...
 
     @property
     def running(self) -> int:
         """Streams that are not done."""
+        ...
 
     async def start(self) -> None:
         """Prompts are made, then the requests begin; time 0 of the windows is now."""
@@ -85,12 +87,15 @@ class Load(Protocol):
 
     def start_s(self, index: int) -> float:
         """Begin of a window by the monotonic clock, seconds."""
+        ...
 
     def rates(self, first: int, last: int) -> list[float]:
         """Output throughput of the windows first..last-1, tok/s."""
+        ...
 
     def strain(self, first: int, last: int) -> Strain:
         """The client's own work in the windows first..last-1."""
+        ...
 
     async def stop(self, *, run_out_s: float) -> None:
         """Starts nothing new, lets requests end for `run_out_s` seconds, closes the rest."""

@@ -129,14 +129,15 @@ class BucketMeter:
         works through a burst of prompts that the closed loop never shows again.
         """
         opened: int | None = None
-        for index in range(math.ceil(self._settings.warm_up_most_s / self._settings.window_s)):
+        most = math.ceil(self._settings.warm_up_most_s / self._settings.window_s)
+        for index in range(most):
             await self._window_end(index)
             self._note(Phase.WARM_UP, index, 0)
             if opened is None and self._load.all_opened:
                 opened = index + 1
             if opened is not None and stats.is_steady(self._load.rates(opened, index + 1)):
                 return index + 1, True
-        return index + 1, False
+        return most, False
 
     async def _windows(self, first: int) -> int:
         """Index after the last measured window."""

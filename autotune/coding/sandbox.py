@@ -48,6 +48,7 @@ class Runs(Protocol):
 
     def run(self, program: Program) -> SandboxReport:
         """Raises: TargetError if the sandbox itself could not be started."""
+        ...
 
 
 class Sandbox(Protocol):
@@ -56,10 +57,12 @@ class Sandbox(Protocol):
     @property
     def name(self) -> str:
         """One word for tables."""
+        ...
 
     @property
     def weaknesses(self) -> tuple[str, ...]:
         """What it does not protect from; empty where nothing is known."""
+        ...
 
     def worker(self, slot: int = 0) -> AbstractContextManager[Runs]:
         """A sandbox that stays warm for many programs.
@@ -69,6 +72,7 @@ class Sandbox(Protocol):
 
         Raises: TargetError if a part of it is missing.
         """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,9 +112,11 @@ class Connector(AbstractContextManager["Connector"], Protocol):
             CommandTimeout: It did not end within `deadline_s`; on this machine it was killed, over
                 ssh its channel was closed.
         """
+        ...
 
     def stream(self, argv: Words, *, input: bytes = b"") -> LineStream:  # noqa: A002
         """Start a command and read its output line by line."""
+        ...
 
     def close(self) -> None:
         """Close every connection; the next command opens one again."""

@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import paramiko
+from paramiko.ssh_exception import NoValidConnectionsError
 
 from autotune.errors import AuthenticationError, ConnectError, HostKeyError, TargetError
 from autotune.remote.ssh_config import SshSettings
@@ -71,7 +72,7 @@ def mapped(error: BaseException, *, where: str, tried: str = "") -> TargetError:
                 f"{where}: the host hung up during authentication; tried {tried or 'nothing'}",
                 hint="configure one IdentityFile for this host",
             )
-        case paramiko.ssh_exception.NoValidConnectionsError():
+        case NoValidConnectionsError():
             return ConnectError(f"{where}: {error}")
         case TimeoutError():
             return ConnectError(f"{where}: no answer in time")

@@ -109,7 +109,9 @@ def progress_figure(starts: pd.DataFrame, drawn: pd.DataFrame) -> go.Figure:
                 row=2,
                 col=1,
             )
-    figure.add_hline(y=1, line={"color": "var(--ink)", "width": 1, "dash": "dash"}, row=1, col=1)
+    dashes = {"color": "var(--ink)", "width": 1, "dash": "dash"}
+    # Plotly's own annotation says str where its text says int.
+    figure.add_hline(y=1, line=dashes, row=1, col=1)  # pyright: ignore[reportArgumentType]
     styled(figure, height=420 if rows == 2 else 360)
     figure.update_yaxes(title_text="score / reference", tickformat=".2f", row=1, col=1)
     figure.update_xaxes(title_text=f"{unit_name} spent", row=rows, col=1, rangemode="tozero")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import pandas as pd
@@ -118,26 +120,26 @@ def heat_panels(buckets: pd.DataFrame, trial: StoredTrial | None) -> list[Panel]
         ratio = key == "ratio"
         unit = "throughput ratio" if ratio else "output tok/s of all streams"
         cells = [
-            (str(context), str(concurrency), grid.loc[context, concurrency])
-            for context in grid.index
-            for concurrency in grid.columns
+            (str(context), str(concurrency), float(value))
+            for context, values in zip(grid.index, grid.to_numpy(dtype=float), strict=True)
+            for concurrency, value in zip(grid.columns, values, strict=True)
         ]
-        known = [cell for cell in cells if pd.notna(cell[2])]
+        known = [cell for cell in cells if not math.isnan(cell[2])]
         shown = percent if ratio else number
-        least = min(known, key=lambda cell: float(cell[2]))
-        most = max(known, key=lambda cell: float(cell[2]))
+        least = min(known, key=itemgetter(2))
+        most = max(known, key=itemgetter(2))
         panels.append(
             Panel(
                 f"heat-{key}",
                 title,
-                f"{unit[0].upper()}{unit[1:]}: from {shown(float(least[2]))} at {least[0]} tokens "
-                f"and concurrency {least[1]} to {shown(float(most[2]))} at {most[0]} tokens and "
+                f"{unit[0].upper()}{unit[1:]}: from {shown(least[2])} at {least[0]} tokens "
+                f"and concurrency {least[1]} to {shown(most[2])} at {most[0]} tokens and "
                 f"concurrency {most[1]}.",
                 figures.heat_figure(grid, ratio=ratio),
                 table(
                     f"{title}: {unit}",
                     ("Context tokens", "Concurrency", "Ratio" if ratio else "tok/s"),
-                    [(c, n, number(float(v), 3 if ratio else 1)) for c, n, v in cells],
+                    [(c, n, number(v, 3 if ratio else 1)) for c, n, v in cells],
                     *range(3),
                 ),
             )

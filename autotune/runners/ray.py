@@ -77,15 +77,12 @@ class RayRunner:
         # keeps others out.  Socket paths are limited to 107 bytes, so both names are short.
         outer = scratch_folder()
         folder = os.path.join(outer, "ray")
-        private: dict[str, Any] = {
-            "address": "local",
-            "_temp_dir": folder,
-            "num_cpus": 1,
-        }
+        private: dict[str, Any] = {"address": "local", "_temp_dir": folder, "num_cpus": 1}
+        there: dict[str, Any] = {"address": self._address} if self._address else private
         on_terminate = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
-                **({"address": self._address} if self._address else private),
+                **there,
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level=logging.ERROR,

@@ -74,8 +74,11 @@ class DriverSearch(Searcher):
                 step = self._driver.take()
             except AutotuneError as error:
                 self.failure = error
-        if self.failure is not None:
-            return None if self._flying else Searcher.FINISHED
+            else:
+                return self._given(trial_id, step)
+        return None if self._flying else Searcher.FINISHED
+
+    def _given(self, trial_id: str, step: TrialSpec | Nothing) -> Any:
         if isinstance(step, Nothing):
             return Searcher.FINISHED if step is Nothing.DONE else None
         self._flying[trial_id] = step

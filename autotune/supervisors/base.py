@@ -306,9 +306,11 @@ class Supervisor(AbstractContextManager["Supervisor"], Protocol):
             UnitRefused: Its shape cannot be tuned safely; the hint names the way out.
             DropInConflict: Something of ours, or masking ours, is already there.
         """
+        ...
 
     def identity(self) -> Identity:
         """State of the service now."""
+        ...
 
     def process(self, pid: int) -> ProcessFacts | None:
         """Facts of one process, None when it is gone."""
@@ -319,12 +321,14 @@ class Supervisor(AbstractContextManager["Supervisor"], Protocol):
         Args:
             process: The process, for the variables that systemd expands in inherited words.
         """
+        ...
 
     def listener(self, port: int) -> Listener | None:
         """Who listens on a TCP port of the host, None when nobody does."""
 
     def follow(self, start: Start) -> LogFollower:
         """The log of one start from its first line on."""
+        ...
 
     def holder(self) -> Owner | None:
         """Who holds the lease now, None when it is free."""
@@ -339,6 +343,7 @@ class Supervisor(AbstractContextManager["Supervisor"], Protocol):
         Raises:
             HostBusy: Somebody else holds it; the message names owner, study, pid and age.
         """
+        ...
 
     def beat(self, lease: Lease) -> None:
         """Push the dead man's switch back to its full time.
@@ -349,6 +354,7 @@ class Supervisor(AbstractContextManager["Supervisor"], Protocol):
 
     def claim(self, lease: Lease, claim_id: str) -> AbstractContextManager[None]:
         """From now on only this claim of this lease may change the host through this object."""
+        ...
 
     # -- changes: need a claim ------------------------------------------------------------------
     def check_claim(self) -> None:
@@ -375,6 +381,7 @@ class Supervisor(AbstractContextManager["Supervisor"], Protocol):
             ServerStartError: The start itself was refused or the process died at once.
             UnitError: The service manager refused for a reason that is not the parameters'.
         """
+        ...
 
     # -- the way back ---------------------------------------------------------------------------
     def restore(self, lease: Lease) -> None:

@@ -91,18 +91,22 @@ class ServiceUnderTest(Protocol):
 
     def open(self) -> Supervisor:
         """A new supervisor of the same service, as another process would open it."""
+        ...
 
     def launch(self, *words: str, environment: Mapping[str, str] | None = None) -> Launch:
         """`tiny_server.py` on `port`, with these further words, all of them ours."""
+        ...
 
     def owner(self, study: str = "contract") -> Owner:
         """A living owner of a lease."""
+        ...
 
     def kill_main(self) -> None:
         """SIGKILL for the main process of the service, behind the supervisor's back."""
 
     def occupy(self) -> AbstractContextManager[int]:
         """A process that is not of the service listens on `port`; its process id."""
+        ...
 
 
 def require(service: ServiceUnderTest, need: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 from scipy import optimize, special
 
 from autotune.parameter import FloatArray, Values
@@ -38,7 +39,7 @@ class Prototype:
         self._x = np.stack(
             [np.log2(self._columns[:, 0]) / 6, np.log2(self._columns[:, 1]) / 4, ranks], 1
         )
-        self._queue = [dict(zip(names, point, strict=True)) for point in _START]
+        self._queue: list[Values] = [dict(zip(names, point, strict=True)) for point in _START]
         self._rows: list[int] = []
         self._seen: list[Observation] = []
 
@@ -80,7 +81,9 @@ class Prototype:
         mean, deviation = _process(self._x[rows], y - offset[rows], self._x)
         return mean + offset, deviation, running
 
-    def _round(self, rows: FloatArray, seen: list[Observation]) -> tuple[FloatArray, FloatArray]:
+    def _round(
+        self, rows: npt.NDArray[np.intp], seen: list[Observation]
+    ) -> tuple[FloatArray, FloatArray]:
         """ln score of the fitted round, and GPU memory, at every point."""
         buckets = self._truth.workload.buckets
         context = np.array([float(b.context_tokens) for b in buckets])[None]

@@ -34,7 +34,7 @@ STUBBED = (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="real-engine", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="real-engine", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("studies", nargs="*", default=list(STUDIES), metavar="STUDY")
     parser.add_argument("--trials", type=int, help="trials of each study")

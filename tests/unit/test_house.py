@@ -84,8 +84,9 @@ def test_public_names_are_explained(trees: dict[Path, ast.Module]) -> None:
 
 def _defined(tree: ast.Module) -> Iterator[str]:
     for node in tree.body:
-        kinds = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        if isinstance(node, kinds) and not node.name.startswith("_"):
+        if isinstance(
+            node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ) and not node.name.startswith("_"):
             yield node.name
 
 

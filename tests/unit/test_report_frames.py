@@ -27,7 +27,7 @@ from tests.builders import (
 
 def drawn(panel: panels.Panel | None) -> dict[str, Any]:
     assert panel is not None
-    figure: dict[str, Any] = json.loads(panel.figure.to_json(), object_hook=listed)
+    figure: dict[str, Any] = json.loads(panel.figure.to_json() or "", object_hook=listed)
     return figure
 
 

@@ -77,10 +77,8 @@ def test_winners_are_reported_nearer_to_the_truth_than_measured(gain: float, noi
     won = np.flatnonzero(measured > critical * error)
     claimed = np.array(
         [
-            math.expm1(
-                unselected(measured[i], error[i], critical, noise=error[i] / k, freedom=freedom)
-            )
-            for i in won[:250]
+            math.expm1(unselected(effect, off, critical, noise=off / k, freedom=freedom))
+            for effect, off in zip(measured[won[:250]], error[won[:250]], strict=True)
         ]
     )
     off = 100 * (claimed - gain)

@@ -79,6 +79,7 @@ def test_recorded_endings(
     case: str, identity: Identity, error: type[AutotuneError], words: str
 ) -> None:
     found = judged(recorded(case), identity)
+    assert found is not None
     assert type(found) is error
     assert words in found.message
     if isinstance(found, ServerStartError):
@@ -156,6 +157,7 @@ def test_the_supervisor_alone_may_know(
     identity: Identity, error: type[AutotuneError], words: str
 ) -> None:
     found = judged(logged(), identity)
+    assert found is not None
     assert type(found) is error
     assert words in found.message
 

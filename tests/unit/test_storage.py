@@ -12,6 +12,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Engine
+from sqlalchemy.exc import OperationalError
 
 from autotune.errors import ConfigError, SchemaOutOfDate, StorageError
 from autotune.records import Base
@@ -211,7 +212,7 @@ def test_foreign_keys_hold_in_sqlite(url: str) -> None:
 
 def test_errors_of_the_database_name_it_without_its_password() -> None:
     def locked() -> None:
-        raise sa.exc.OperationalError("SELECT 1", {}, Exception("database is locked\nmore"))
+        raise OperationalError("SELECT 1", {}, Exception("database is locked\nmore"))
 
     with pytest.raises(StorageError) as caught, storage_errors("postgresql://u:hunter22@h/n"):
         locked()

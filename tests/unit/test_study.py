@@ -56,7 +56,7 @@ def keys(study: TrialStudy, number: int) -> tuple[float | None, Any]:
 class Interrupted(RandomSampler):
     """Ctrl-C while the models are fitted."""
 
-    def sample_independent(self, *_: Any) -> Any:
+    def sample_independent(self, *_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
 

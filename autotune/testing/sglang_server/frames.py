@@ -37,15 +37,19 @@ class Frames(Protocol):
 
     def opening(self) -> bytes:
         """Frames before the first token."""
+        ...
 
     def chunk(self, start: int) -> bytes:
         """The frame for the text from character `start` on and for all tokens so far."""
+        ...
 
     def closing(self) -> bytes:
         """Frames after the last token, without [DONE]."""
+        ...
 
     def whole(self) -> dict[str, Any]:
         """The answer of a request that does not stream."""
+        ...
 
 
 def error_body(message: str, *, code: int, kind: str = "BadRequestError") -> dict[str, Any]:
