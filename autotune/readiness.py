@@ -15,7 +15,8 @@ from autotune.errors import (
 )
 from autotune.sglang.failure import classify
 from autotune.sglang.log import StartupLog, StartupPhase
-from autotune.supervisors.base import Identity, LogFollower, LogLine, Start, Supervisor
+from autotune.supervisors.base import Identity, Start, Supervisor
+from autotune.supervisors.log_lines import LogFollower, LogLine
 
 __all__ = ["Watch"]
 

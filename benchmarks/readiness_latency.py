@@ -22,7 +22,8 @@ from autotune.errors import TrialError
 from autotune.readiness import Watch
 from autotune.remote.ssh import SshConnector
 from autotune.remote.ssh_config import SshOptions
-from autotune.supervisors.base import Launch, LogFollower, LogLine, LogSource
+from autotune.supervisors.base import Launch
+from autotune.supervisors.log_lines import LogFollower, LogLine, LogSource
 from autotune.supervisors.process_lease import owner_here
 from autotune.supervisors.systemd import SystemdSupervisor
 from tests.host.services import install

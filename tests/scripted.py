@@ -26,7 +26,8 @@ from autotune.pruning import PruneRule
 from autotune.sglang.flags import get_flag
 from autotune.sglang.server import Generation, ServerInfo
 from autotune.space import Parameter, SearchSpace, Values
-from autotune.supervisors.base import Launch, Lease, LogLine, Original, Owner, Word
+from autotune.supervisors.base import Launch, Lease, Original, Owner, Word
+from autotune.supervisors.log_lines import LogLine
 from autotune.testing.fake_supervisor import FakeHost, FakeRun, FakeSupervisor
 from autotune.trial import Tools, TrialSpec
 from autotune.workload import Bucket, Workload

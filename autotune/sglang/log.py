@@ -24,7 +24,7 @@ from typing import TypeVar
 from autotune.sglang import decisive
 from autotune.sglang.arguments import is_complete, parse_server_args
 from autotune.sglang.masking import mask_text, masked
-from autotune.supervisors.base import LogLine, LogSource
+from autotune.supervisors.log_lines import LogLine, LogSource
 
 __all__ = ["StartLimits", "StartupLog", "StartupPhase"]
 

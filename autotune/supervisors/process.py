@@ -39,12 +39,12 @@ from autotune.supervisors.base import (
     Launch,
     Lease,
     Listener,
-    LogFollower,
     Original,
     Owner,
     ProcessFacts,
     Start,
 )
+from autotune.supervisors.log_lines import LogFollower
 from autotune.supervisors.process_launch import NextStart, read_next_start, write_next_start
 from autotune.supervisors.process_lease import (
     LeaseFile,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from autotune.errors import TargetError
-from autotune.supervisors.base import LogLine, LogSource
 from autotune.supervisors.guard import main_exited_text
+from autotune.supervisors.log_lines import LogLine, LogSource
 
 __all__ = ["GuardLog", "parse_record"]
 

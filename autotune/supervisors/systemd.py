@@ -34,12 +34,12 @@ from autotune.supervisors.base import (
     Launch,
     Lease,
     Listener,
-    LogFollower,
     Original,
     Owner,
     ProcessFacts,
     Start,
 )
+from autotune.supervisors.log_lines import LogFollower
 from autotune.supervisors.process_lease import describe_owner, is_dead_here
 from autotune.systemd.agent import Agent, Held
 from autotune.systemd.checks import UnitChecks, is_refusal, not_started

@@ -22,7 +22,7 @@ from typing import Any
 from autotune.closing import Closing
 from autotune.errors import ConnectError
 from autotune.remote.connector import LineStream
-from autotune.supervisors.base import LogLine, LogSource
+from autotune.supervisors.log_lines import LogLine, LogSource
 
 __all__ = ["FIELDS", "Entry", "JournalFollower", "last_lines", "parse_entry"]
 

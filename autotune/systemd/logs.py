@@ -15,7 +15,7 @@ from typing import Self
 
 from autotune.errors import ConnectError, UnitRefused
 from autotune.remote.connector import LineStream
-from autotune.supervisors.base import LogFollower, LogLine
+from autotune.supervisors.log_lines import LogFollower, LogLine
 
 __all__ = ["FILE_KINDS", "FileFollower", "LogPlace", "log_place", "written_outputs"]
 

@@ -23,9 +23,6 @@ from autotune.supervisors.base import (
     Launch,
     Lease,
     Listener,
-    LogFollower,
-    LogLine,
-    LogSource,
     Original,
     Owner,
     ProcessFacts,
@@ -33,6 +30,7 @@ from autotune.supervisors.base import (
     Word,
 )
 from autotune.supervisors.guard import main_exited_text
+from autotune.supervisors.log_lines import LogFollower, LogLine, LogSource
 
 __all__ = [
     "Call",

@@ -12,15 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from autotune.supervisors.base import (
-    Launch,
-    Lease,
-    LogLine,
-    LogSource,
-    Owner,
-    Start,
-    Supervisor,
-)
+from autotune.supervisors.base import Launch, Lease, Owner, Start, Supervisor
+from autotune.supervisors.log_lines import LogLine, LogSource
 from autotune.testing.tiny_server import READY_TEXT
 
 __all__ = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.errors import HostBusy, LeaseLost
-from autotune.supervisors.base import LogSource
+from autotune.supervisors.log_lines import LogSource
 from autotune.testing.service_under_test import (
     NASTY_WORDS,
     PATIENCE_S,

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from autotune.space import ParameterValue
-from autotune.supervisors.base import LogLine
+from autotune.supervisors.log_lines import LogLine
 
 __all__ = ["PROMPT", "STREAM_TOKENS", "Witness", "observe"]
 

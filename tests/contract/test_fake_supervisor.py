@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from autotune.errors import ConnectError, HostBusy
-from autotune.supervisors.base import Launch, LogSource, Owner, Supervisor, Word
+from autotune.supervisors.base import Launch, Owner, Supervisor, Word
+from autotune.supervisors.log_lines import LogSource
 from autotune.supervisors.process_lease import owner_here
 from autotune.testing.fake_supervisor import Call, FakeHost, FakeRun, FakeSupervisor
 from autotune.testing.supervisor_contract import (

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import CommandError, HostBusy
-from autotune.supervisors.base import Launch, LogSource, Word
+from autotune.supervisors.base import Launch, Word
+from autotune.supervisors.log_lines import LogSource
 from autotune.systemd.agent import sudoers_lines
 from autotune.testing.supervisor_contract import (
     PATIENCE_S,

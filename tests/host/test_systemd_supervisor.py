@@ -27,7 +27,8 @@ from autotune.errors import (
 )
 from autotune.remote.ssh import SshConnector
 from autotune.remote.ssh_config import SshOptions
-from autotune.supervisors.base import Launch, LogSource, Owner, Supervisor, Word
+from autotune.supervisors.base import Launch, Owner, Supervisor, Word
+from autotune.supervisors.log_lines import LogSource
 from autotune.supervisors.process_lease import owner_here
 from autotune.supervisors.systemd import SystemdSupervisor
 from autotune.systemd.agent import restore_units, sudoers_lines

@@ -13,7 +13,7 @@ import pytest
 
 from autotune.engines import SGLANG, engine_of
 from autotune.errors import ConfigError
-from autotune.supervisors.base import LogLine
+from autotune.supervisors.log_lines import LogLine
 from tests.unit.test_plugins import installed
 
 ROOT = Path(__file__).parents[2]

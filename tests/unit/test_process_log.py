@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import TargetError
-from autotune.supervisors.base import LogFollower, LogLine, LogSource
+from autotune.supervisors.log_lines import LogFollower, LogLine, LogSource
 from autotune.supervisors.process_log import GuardLog, parse_record
 
 

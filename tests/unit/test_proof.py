@@ -32,16 +32,8 @@ from autotune.proof import (
 from autotune.sglang.log import StartupLog
 from autotune.sglang.server import Generation, ServerInfo
 from autotune.sglang.witnesses import witnesses
-from autotune.supervisors.base import (
-    Identity,
-    Launch,
-    Listener,
-    LogLine,
-    LogSource,
-    ProcessFacts,
-    Start,
-    Word,
-)
+from autotune.supervisors.base import Identity, Launch, Listener, ProcessFacts, Start, Word
+from autotune.supervisors.log_lines import LogLine, LogSource
 from tests.scripted import COMMAND, log_lines, settings_of
 
 OLD, NEW = "a" * 32, "b" * 32

@@ -26,7 +26,8 @@ from autotune.errors import (
 )
 from autotune.readiness import Watch
 from autotune.sglang.log import StartupLog, StartupPhase
-from autotune.supervisors.base import Identity, LogLine, LogSource, Start
+from autotune.supervisors.base import Identity, Start
+from autotune.supervisors.log_lines import LogLine, LogSource
 from autotune.testing.fake_supervisor import FakeHost, FakeSupervisor
 from tests.scripted import COMMAND, OWNER, Clock, Item, ScriptedLog, log_lines, settings_of
 

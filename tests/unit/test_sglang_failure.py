@@ -21,7 +21,8 @@ from autotune.errors import (
 from autotune.sglang.failure import classify
 from autotune.sglang.log import StartupLog
 from autotune.sglang.signatures import SIGNATURES, Signature
-from autotune.supervisors.base import Identity, LogLine, LogSource
+from autotune.supervisors.base import Identity
+from autotune.supervisors.log_lines import LogLine, LogSource
 
 CASES = Path(__file__).parent.parent / "cases" / "sglang"
 STAMP = "[2026-11-29 12:50:07 TP3]"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.sglang.log import StartLimits, StartupLog, StartupPhase
-from autotune.supervisors.base import LogLine, LogSource
+from autotune.supervisors.log_lines import LogLine, LogSource
 
 CASES = Path(__file__).parent.parent / "cases" / "sglang"
 STAMP = "[2026-11-29 12:50:07]"

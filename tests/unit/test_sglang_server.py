@@ -32,7 +32,7 @@ from autotune.sglang.server import (
     setting,
     spelling,
 )
-from autotune.supervisors.base import LogLine
+from autotune.supervisors.log_lines import LogLine
 
 CASES = Path(__file__).parent.parent / "cases" / "sglang"
 INFO = json.loads((CASES / "server-info-dflash-0.5.17.json").read_text())

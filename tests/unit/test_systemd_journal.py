@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from autotune.errors import ConnectError
-from autotune.supervisors.base import LogLine, LogSource
+from autotune.supervisors.log_lines import LogLine, LogSource
 from autotune.systemd.journal import JournalFollower, parse_entry
 
 ID = "bd2579ba636542b39bea723bf92b8e13"

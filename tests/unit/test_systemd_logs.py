@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.errors import ConnectError, UnitRefused
-from autotune.supervisors.base import LogLine, LogSource
+from autotune.supervisors.log_lines import LogLine, LogSource
 from autotune.systemd.logs import FileFollower, LogPlace, log_place, written_outputs
 
 
