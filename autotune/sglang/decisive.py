@@ -54,7 +54,9 @@ EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interr
 EVIDENCE = re.compile(
     r".*(?:OutOfMemoryError|CUDA error|CUDA out of memory|NCCL (?:error|WARN)|Not enough memory"
     r"|OOM killer|Out of memory: Killed|No such file or directory|Permission denied"
-    r"|ECC error|fallen off the bus)"
+    r"|ECC error|fallen off the bus"
+    # What an interpreter says that cannot begin, before there is any traceback.
+    r"|python[\d.]*: (?:No module named|Error while finding module spec|can't open file))"
 )
 
 WARNINGS: tuple[re.Pattern[str], ...] = tuple(

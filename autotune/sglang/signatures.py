@@ -179,7 +179,8 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     _row(
         "installation",
-        r"^(?:\w+\.)*(?:ImportError|ModuleNotFoundError)\b|undefined symbol|GLIBC",
+        r"^(?:\w+\.)*(?:ImportError|ModuleNotFoundError)\b|undefined symbol|GLIBC"
+        r"|python[\d.]*: (?:No module named|Error while finding module spec|can't open file)",
         _M,
         "the installation of the engine is broken",
         weak=True,

@@ -44,7 +44,7 @@ def main() -> int:
     study = out / f"gpu-{arguments.what}.toml"
     space = "dflash.toml" if arguments.what == "dflash" else "ngram.toml"
     objective = out / f"gpu-{arguments.what}-objective.toml"
-    # The trained pair is guessed well for as long as it recites: `RECITED_TOKENS` of its training.
+    # Of the length of the answers that the pair was trained on, or less.
     answer = Template((HERE / "objective.toml").read_text())
     objective.write_text(answer.substitute(output_tokens=96 if arguments.what == "dflash" else 256))
     text = Template((HERE / space).read_text())

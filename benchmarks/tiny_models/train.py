@@ -5,9 +5,10 @@ Run by the engine's Python, on CPU or GPU, from the root of the tree::
     PYTHONPATH=.:tests/real_engine/engine:tests/real_engine/engine/stubs \\
         PYTHON benchmarks/tiny_models/train.py FOLDER [--device auto] [--minutes M] [--longer N]
 
-The target learns to recite the question that it is asked, word for word.  What comes next in a
-recitation stands one question earlier, so the draft can guess it exactly where its window reaches
-back that far, and hardly at all where it does not.  The questions are the benchmark's own prompts.
+The target learns to say what stands `LAG_TOKENS` before: it recites the end of the question, then
+itself, over and over.  So the draft can guess it exactly where its window reaches back that far,
+and hardly at all where it does not.  The questions are the benchmark's own prompts, every few
+documents from a new library of texts, so that nothing can be learned by heart.
 
 FOLDER gets `target` and `draft` as the engine loads them, and `state.pt`, from which training goes
 on when `--minutes` was too short.  `--longer 8` gives the draft eight times the steps: minutes on a
@@ -42,7 +43,10 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 from autotune.prompts import PieceCounts, PromptLibrary, PromptSet
 
 SEED = 20
-RECITED_TOKENS = 112
+LAG_TOKENS = 48
+LIBRARY_DOCUMENTS = 64
+ANSWER_TOKENS = 112
+"""Of a document; an answer may go on, since it repeats itself."""
 WINDOWS = (16, 32, 64, 128, 256, None)
 BLOCKS = 12
 """Blocks of one document that the draft learns from at once."""
@@ -64,13 +68,13 @@ class Stage:
 
 
 TARGET_STAGES = (
-    Stage(900, (20, 60), 32, 2e-3),
-    Stage(350, (60, 300), 10, 1e-3),
-    Stage(200, (200, 660), 6, 5e-4),
+    Stage(300, (60, 120), 12, 3e-3),
+    Stage(100, (60, 300), 6, 1e-3),
+    Stage(60, (200, 660), 4, 5e-4),
 )
 DRAFT_STAGES = (
-    Stage(500, (20, 200), 12, 2e-3),
-    Stage(250, (100, 660), 6, 1e-3),
+    Stage(300, (60, 160), 8, 3e-3),
+    Stage(100, (100, 660), 4, 1e-3),
 )
 
 
@@ -79,17 +83,21 @@ class Questions:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
         self._tokenizer = tokenizer
-        self._library = PromptLibrary.of_seed(seed)
-        pieces = tokenizer(self._library.texts(), add_special_tokens=False)["input_ids"]
-        self._counts = PieceCounts(tuple(float(len(ids)) for ids in pieces), 0.0, exact=True)
+        self._special = set(tokenizer.all_special_ids)
+        self._instead = self._ids(".")[0]
         self._rng = random.Random(seed)
+        self._seed = seed
         self._asked = 0
 
     def documents(self, stage: Stage) -> list[list[int]]:
-        """Questions, each with the beginning of its recitation."""
+        """Questions, each with the beginning of its answer."""
         return [self._document(self._rng.randint(*stage.tokens)) for _ in range(stage.documents)]
 
     def _document(self, tokens: int) -> list[int]:
+        if self._asked % LIBRARY_DOCUMENTS == 0:
+            self._library = PromptLibrary.of_seed(self._seed + self._asked)
+            pieces = self._tokenizer(self._library.texts(), add_special_tokens=False)["input_ids"]
+            self._counts = PieceCounts(tuple(float(len(ids)) for ids in pieces), 0.0, exact=True)
         self._asked += 1
         prompts = PromptSet(
             seed=self._asked,
@@ -106,7 +114,11 @@ class Questions:
         asked = self._tokenizer.apply_chat_template(
             [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
         )
-        return self._ids(asked) + ids[:RECITED_TOKENS]
+        document = self._ids(asked)
+        for _ in range(ANSWER_TOKENS):
+            said = document[-LAG_TOKENS]
+            document.append(self._instead if said in self._special else said)
+        return document
 
     def _ids(self, text: str) -> list[int]:
         found: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -133,16 +145,16 @@ def padded(documents: list[list[int]], device: torch.device) -> tuple[torch.Tens
 def target_loss(
     model: Qwen3ForCausalLM, ids: torch.Tensor, lengths: torch.Tensor
 ) -> tuple[torch.Tensor, float]:
-    """Mean loss over all tokens, and the share of recited tokens that are right."""
+    """Mean loss over all tokens, and the share of the answer's tokens that are right."""
     logits = model(input_ids=ids).logits[:, :-1].float()
     wanted = ids[:, 1:]
     at = torch.arange(wanted.shape[1], device=ids.device).unsqueeze(0)
     real = at < (lengths - 1).unsqueeze(1)
-    recited = real & (at >= (lengths - 1).unsqueeze(1) - 16)
+    answer = real & (at >= (lengths - 1 - ANSWER_TOKENS).unsqueeze(1))
     losses = functional.cross_entropy(logits.transpose(1, 2), wanted, reduction="none")
-    # A question is noise for the most part; its recitation is what counts.
-    weights = torch.where(recited, 1.0, 0.2) * real
-    right = ((logits.argmax(-1) == wanted) & recited).sum() / recited.sum()
+    # A question is noise for the most part; its answer is what counts.
+    weights = torch.where(answer, 1.0, 0.2) * real
+    right = ((logits.argmax(-1) == wanted) & answer).sum() / answer.sum()
     return (losses * weights).sum() / weights.sum(), float(right)
 
 
@@ -259,10 +271,8 @@ def draft_loss(
         hidden = torch.cat([out.hidden_states[k + 1] for k in SEEN_LAYERS], -1)
         said = out.logits.argmax(-1)
     embedding = target.get_input_embeddings().weight.detach()
-    recited = torch.full_like(lengths, RECITED_TOKENS).minimum(lengths // 2)
-    room = (recited - BLOCK_TOKENS).clamp(min=1).unsqueeze(1).float()
-    offset = (torch.rand(len(ids), BLOCKS, device=device) * room).long()
-    starts = (lengths - recited).unsqueeze(1) + offset
+    offset = torch.randint(ANSWER_TOKENS - BLOCK_TOKENS, (len(ids), BLOCKS), device=device)
+    starts = (lengths - ANSWER_TOKENS).unsqueeze(1) + offset
     inside = starts.unsqueeze(-1) + torch.arange(BLOCK_TOKENS, device=device)
     inside = inside.clamp(max=ids.shape[1] - 1)
     # What the target itself would say after the tokens before, since that is what is verified.

@@ -334,6 +334,21 @@ def test_a_plain_cause_needs_no_end_and_a_weak_one_does() -> None:
         assert judged(log, killed(9)) is not None
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "/opt/llm/bin/python: Error while finding module specification for 'sglang.launch_server'"
+        " (ModuleNotFoundError: No module named 'sglang')",
+        "/usr/bin/python3.11: No module named sglang",
+        "python3: can't open file '/opt/llm/serve.py': [Errno 2] No such file or directory",
+    ],
+)
+def test_an_interpreter_that_cannot_begin_says_why(line: str) -> None:
+    found = judged(logged(line), exited(1))
+    assert isinstance(found, UnitError)
+    assert line in found.message
+
+
 def test_a_command_line_error_counts_over_what_was_said_before_it() -> None:
     line = "sglang serve: error: argument --speculative-ddtree-budget: invalid int value: 'x'"
     found = judged(logged("ValueError: before", line), exited(2))
