@@ -24,7 +24,10 @@ _RESERVED = frozenset(
     | {"{", "}", "!", "[[", "function", "select", "time", "coproc", "trap"}
 )
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+_VARIABLE = re.compile(
+    # The name goes on behind a line that is continued in it: that is left to the shell.
+    r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*+)(?!(?:\\\n)+[A-Za-z0-9_]))"
+)
 _OPERATORS = ("&&", "||", ";;", ">>", "<<", "|", "&", ";", "(", ")", "<", ">", "\n")
 _GLOB = "*?[~{}"
 _UNPLAIN = re.compile(r"^\s|\s$|[*?\[\\]")

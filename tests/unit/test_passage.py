@@ -232,7 +232,7 @@ def test_words_that_we_write_come_back(texts: list[str]) -> None:
 
 ENVIRONMENT = {"X": "x y", "ONE": "1", "NONE": "", "TAB": "a\tb\nc"}
 PIECES = st.sampled_from(
-    ["a", "b-c", "é", "=", "#", " ", "  ", "\t", "\\ ", "\\a", "\\$", "\\\\", "\\\n", "'a b'",
+    ["a", "b-c", "é", "=", "b#", " ", "  ", "\t", "\\ ", "\\a", "\\$", "\\\\", "\\\n", "'a b'",
      "'$X\\'", "''", "$X", "${X}", "$ONE", "${ONE}b", "$NONE", "$TAB", "$MISSING", '""', '"', '"',
      '"a b"', '"$X"', '"${TAB} "', '"\\$X \\\\ \\a \\" \\`"', '"a\\\nb"', '" \' "', ",", ":", "%",
      "@", "^", "+"]
@@ -240,9 +240,9 @@ PIECES = st.sampled_from(
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.lists(PIECES, max_size=8))
-def test_words_are_those_of_a_real_shell(pieces: list[str]) -> None:
-    script = "exec a " + "".join(pieces)
+@given(st.lists(PIECES, max_size=8), st.sampled_from(["", " # c"]))
+def test_words_are_those_of_a_real_shell(pieces: list[str], comment: str) -> None:
+    script = "exec a " + "".join(pieces) + comment
     real = subprocess.run(
         ["sh", "-c", 'set -- "$0" ' + script[7:] + "\nprintf '%s\\0' \"$@\"", "a"],
         env=ENVIRONMENT,
@@ -264,7 +264,7 @@ def test_words_are_those_of_a_real_shell(pieces: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "word",
-    ["`id`", "*.py", "a?", "[ab]", "${X:-1}", "~/x", "$1", "$?", "a{b,c}", '"`id`"', '"$(id)"',
+    ["$", "`id`", "*.py", "a?", "[ab]", "${X:-1}", "~/x", "$1", "$?", "a{b,c}", '"`id`"', '"$(id)"',
      '"${X:-1}"', "$GLOB", "$LEFT", "$RIGHT", "$BACK", "a$"],
 )  # fmt: skip
 def test_a_word_that_only_a_shell_knows_has_no_text(word: str) -> None:
@@ -272,6 +272,24 @@ def test_a_word_that_only_a_shell_knows_has_no_text(word: str) -> None:
     before, odd, after = last_command(f"exec a {word} c", environ)
     assert (before.texts, odd.texts, after.texts) == (("a",), None, ("c",))
     assert odd.raw == word
+
+
+def test_a_name_that_goes_on_behind_a_continued_line_is_not_cut() -> None:
+    """`$X\\` and `a` on the next line is `$Xa` (XCU 2.2.1)."""
+    environ = {"X": "x", "Xa": "y"}
+    for script in ("a $X\\\na", 'a "$X\\\na"', "a $X\\\n\\\na"):
+        assert last_command(script, environ)[1].texts is None
+    for script in ("a $X\\\n b", "a ${X}\\\n\tb", "a $X\\\n;"):
+        assert last_command(script, environ)[1].texts == ("x",)
+    assert last_command("a ${X}\\\na", environ)[1].texts == ("xa",)
+    assert last_command("a $X\\\n-a", environ)[1].texts == ("x-a",)
+
+
+def test_plain_letters_are_known() -> None:
+    (word,) = last_command("X_0.9+-,:@%^=/é", {})
+    assert word.texts == ("X_0.9+-,:@%^=/é",)
+    (word,) = last_command('"a$NONE"', {"NONE": ""})
+    assert word.texts == ("a",)
 
 
 def test_quotes_keep_what_a_shell_would_match_or_split() -> None:
@@ -311,7 +329,9 @@ def test_why_a_script_is_refused(script: str, why: str) -> None:
     assert caught.value.message == (
         f"the shell script in ExecStart is more than a list of commands: {why}"
     )
-    assert "exec" in caught.value.hint
+    assert caught.value.hint == (
+        "let it end with `exec` and the server's own command line, nothing behind it"
+    )
 
 
 @pytest.mark.parametrize(

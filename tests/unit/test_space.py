@@ -290,6 +290,10 @@ def test_a_space_too_large_to_list_is_sampled() -> None:
     assert len(sample) == 500
     assert not space.finite
     assert sample[0] == space.deployed()
+    for parameter in space.parameters:  # from end to end
+        levels = parameter.levels()
+        seen = {point[parameter.name] for point in sample}
+        assert {levels[0], levels[-1]} <= seen
     for point in sample:
         space.validate(point)
 

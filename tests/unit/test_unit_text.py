@@ -17,6 +17,7 @@ from autotune.systemd.unit_text import exec_words, rewritten, sets_command
 from tests.testhost.unit import unit_text
 
 HEAD = "# ours\n[Unit]\nDescription=ExecStart=no\n\n[Service]\nUser=llm\n"
+BY_HAND = "write the flags there by hand, or export without --in-place: a drop-in needs no edit"
 LINES = (
     HEAD + "ExecStart=/usr/bin/serve \\\n"
     "    --budget 8 \\\n"
@@ -81,6 +82,7 @@ def test_words_are_read_as_systemd_reads_them(command: str, found: list[str]) ->
         (r"\u00e9\u20ac", "é€"),
         (r"\U0001f600", "\U0001f600"),
         (r"\U0010ffff", "\U0010ffff"),
+        (r"\U00110000\Uffffffff", "\U0010ffff\U0010ffff"),  # no character: equals no word
         (r"\uD8", r"\uD8"),
         (r"\u00e9f", "éf"),
         (r"\x41B", "AB"),
@@ -139,6 +141,17 @@ def test_words_know_where_each_character_stands() -> None:
         ("# \\\n[Service]\nExecStart=/a\n", ["/a"]),
         ("[Service]\nExecStart=!!@/a name b\n", ["name", "b"]),
         ("[Service]\nExecStart=|:+/a b\n", ["/a", "b"]),
+        # Only blanks, tabs and line ends are blanks.
+        ("[Service]\n\vExecStart=/a\n", None),
+        ("[Service]\nExecStart\v=/a\n", None),
+        ("[Service]\v\nExecStart=/a\n", None),
+        ("[Service]\nExecStart=/a\vb\f c\n", ["/a\vb\f", "c"]),
+        ("[Service]\nExecStart=/a \\\n\v# b\n", ["/a", "\v#", "b"]),
+        ("[Service]\nExecStart=/a\nExecStart=\v\nExecStart=\nExecStart=/b\n", ["/b"]),
+        ("[Service\nExecStart=/a\n[Service]\nExecStart=/b\n", ["/b"]),
+        ("[Service]\nExecStart=/b\n[Install\nEnvironment=X]\n", ["/b"]),
+        ("[Service]\nx]\nExecStart=/b\n", ["/b"]),
+        ("[Service]\n[x\nExecStart=/b\n", ["/b"]),
     ],
 )
 def test_the_line_that_counts(text: str, found: list[str] | None) -> None:
@@ -162,8 +175,9 @@ def test_the_line_that_counts(text: str, found: list[str] | None) -> None:
     ],
 )
 def test_what_cannot_be_read_is_refused(text: str, said: str) -> None:
-    with pytest.raises(UnitRefused, match=said):
+    with pytest.raises(UnitRefused, match=said) as caught:
         exec_words(text)
+    assert caught.value.hint == BY_HAND
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r"))))
@@ -271,6 +285,40 @@ def test_a_new_flag_stands_where_it_was_put() -> None:
     assert first == text.replace("/bin/a", "/bin/a --z 3")
 
 
+def test_the_first_flag_says_whether_flags_have_lines() -> None:
+    text = HEAD + "ExecStart=/bin/a \\\n\t--x\n"
+    assert rewritten(text, ["/bin/a", "--x"], ["/bin/a", "--x", "--y"]) == text.replace(
+        "--x", "--x \\\n\t--y"
+    )
+    bare = HEAD + "ExecStart=/bin/a \\\n\tx\n"
+    assert rewritten(bare, ["/bin/a", "x"], ["/bin/a", "x", "--y"]) == bare.replace(
+        "x\n", "x --y\n"
+    )
+
+
+def test_the_last_word_goes_with_the_comment_before_it() -> None:
+    """Nothing may follow that the line before would go on with."""
+    text = HEAD + "ExecStart=/bin/a --x \\\n  # why\n  --y\nUser=b\n"
+    after = rewritten(text, ["/bin/a", "--x", "--y"], ["/bin/a", "--x"])
+    assert after == HEAD + "ExecStart=/bin/a --x\nUser=b\n"
+
+
+def test_a_comment_sign_within_the_word_is_none() -> None:
+    text = HEAD + "ExecStart=/bin/a --x '\\n#' --y\n"
+    held = words(text)
+    assert held[2] == "\n#"
+    after = rewritten(text, held, [*held[:2], held[3]])
+    assert after == HEAD + "ExecStart=/bin/a --x --y\n"
+
+
+def test_many_equal_words_are_matched_by_their_order() -> None:
+    """difflib's heuristic for popular items (from 200 on) would take them for noise."""
+    held = ["/bin/a", *(word for n in range(150) for word in ("-v", f"--x{n}"))]
+    text = HEAD + "ExecStart=" + " ".join(held) + "\n"
+    wanted = [word for word in held if word != "--x70"]
+    assert rewritten(text, held, wanted) == text.replace(" --x70", "")
+
+
 def test_nothing_to_change_changes_nothing() -> None:
     held = words(LINES)
     assert rewritten(LINES, held, held) == LINES
@@ -308,8 +356,9 @@ def test_a_specifier_may_stand_for_anything_and_stays() -> None:
     ],
 )
 def test_a_change_beyond_words_is_refused(held: list[str], wanted: list[str], said: str) -> None:
-    with pytest.raises(UnitRefused, match=said):
+    with pytest.raises(UnitRefused, match=said) as caught:
         rewritten(HEAD + "ExecStart=/bin/a $ARGS\n", held, wanted)
+    assert "without --in-place" in caught.value.hint
 
 
 @pytest.mark.parametrize(
