@@ -17,12 +17,7 @@ from autotune import definitions
 from autotune.coding.suite import suite_sha256
 from autotune.constraints import known_constraints
 from autotune.definition_files import (
-    CodingSection,
-    LosslessSection,
-    MeasureSection,
-    ObjectiveFile,
     ParameterSection,
-    ScoreSection,
     ServiceSection,
     StudyFile,
     StudySection,
@@ -30,6 +25,13 @@ from autotune.definition_files import (
 )
 from autotune.doubts import key_of
 from autotune.errors import ConfigError, ObjectiveError, SearchSpaceError, UnknownStudy
+from autotune.objective_file import (
+    CodingSection,
+    LosslessSection,
+    MeasureSection,
+    ObjectiveFile,
+    ScoreSection,
+)
 from autotune.places import Where, nearest, parse, read
 from autotune.space import Parameter, ParameterValue, SearchSpace
 from autotune.workload import Workload

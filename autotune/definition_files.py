@@ -1,121 +1,78 @@
-"""The file format of studies and objectives, as pydantic models.
-
-The JSON schemas in `search_spaces/schema.json` and `objectives/schema.json` are made from them.
-"""
+"""The format of a file in `search_spaces/`, as pydantic models; `search_spaces/schema.json` is
+theirs."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import core_schema
+from pydantic import Field, model_validator
 
-from autotune.measure_settings import MeasureSettings
-from autotune.plugins import Group, require_known
+from autotune.sections import (
+    EngineName,
+    Positive,
+    PositiveInt,
+    Reason,
+    SamplerName,
+    Section,
+    SupervisorName,
+)
 from autotune.space import ParameterKind
-from autotune.workload import Bucket, Workload
 
 __all__ = [
-    "BucketSection",
-    "CodingSection",
     "FixedFlag",
-    "LosslessSection",
-    "MeasureSection",
-    "ObjectiveFile",
     "ParameterSection",
-    "ScoreSection",
-    "Section",
     "ServiceSection",
     "StudyFile",
     "StudySection",
     "comparable",
 ]
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-PositiveInt = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Reason = Annotated[str, Field(min_length=3)]
-_MEASURE = MeasureSettings()
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """Marks a name: a shipped part's, or a plug-in's of the group."""
-
-    group: Group
-    shipped: tuple[str, ...]
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
-        return core_schema.no_info_after_validator_function(self._known, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, _schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {
-            "anyOf": [{"enum": list(self.shipped)}, {"type": "string"}],
-            "description": f"a shipped one, or one of an installed package ({self.group})",
-        }
-
-    def _known(self, name: str) -> str:
-        return require_known(name, self.group, self.shipped)
-
-
-SamplerName = Annotated[
-    str, _Named(Group.SAMPLERS, ("auto", "tpe", "gp", "cmaes", "qmc", "random", "grid"))
-]
-SupervisorName = Annotated[str, _Named(Group.SUPERVISORS, ("systemd", "process"))]
-EngineName = Annotated[str, _Named(Group.ENGINES, ("sglang",))]
-AggregateName = Annotated[str, _Named(Group.OBJECTIVES, ("arithmetic", "geometric"))]
-
-
-class Section(BaseModel):
-    """A table of a definition file: unknown keys are errors, values never change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
 
 class StudySection(Section):
-    """`[study]`: what is searched, how, and for how long.
+    """What is searched, how, and for how long.
 
-    At least one of `trials`, `hours` and `gpu_hours` bounds the study; with `least_gain` (0.005 is
-    half a percent) the search ends earlier, once another trial is expected to bring less.
-    `enqueue` lists points that are measured before the sampler's own, values in the order of the
-    parameters in this file.
-    A driver on another machine that was silent for `driver_grace_s` is dead: its trials are queued
-    again.  It must be longer than a load, a measurement and an outage of the database.
-    The raw request records beside the database may take `raw_records_mb` megabytes, the newest
-    stay; 0 keeps none.
+    At least one of `trials`, `hours` and `gpu_hours` bounds the study.
     """
 
     objective: str
+    """Name in `objectives/`, or path of an objective's .toml file."""
     trials: PositiveInt | None = None
+    """Trials in all, finished ones of earlier runs included."""
     hours: Positive | None = None
+    """Hours of one run."""
     gpu_hours: Positive | None = None
+    """GPU-hours in all."""
     least_gain: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The search ends once another trial is expected to bring less, as a share (0.005 is
+    half a percent of the score); 0 never."""
     sampler: SamplerName = "auto"
+    """Who suggests points: `auto` is the shipped search, the others are Optuna's; or one of an
+    installed package."""
     seed: int = 0
+    """Of the search and of the prompts."""
     enqueue: tuple[tuple[int | float | str, ...], ...] = ()
+    """Points that are measured before the sampler's own: values in the order of the parameters in
+    this file, `"none"` leaves one out."""
     constraints: tuple[str, ...] = ()
+    """Names of rules between parameters, shipped ones or those of installed packages."""
     reference_every: PositiveInt = 8
+    """Starts on a host after which its reference is measured again."""
     finalists: Annotated[int, Field(ge=0, le=5)] = 2
+    """Trials that are measured again against the reference at the end."""
     final_rounds: Annotated[int, Field(ge=0, le=20)] = 3
+    """Fresh starts of each finalist and of the reference, 3 or more; 0 for a study without a
+    verdict."""
     same_failure_most: PositiveInt = 4
+    """Failures of one kind in a row that stop the study."""
     driver_grace_s: Annotated[float, Field(ge=10, allow_inf_nan=False)] = 3600.0
+    """Seconds of silence after which a run on another machine is dead and its trials are queued
+    again; longer than a load, a measurement and an outage of the database."""
     raw_records_mb: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1000.0
+    """Megabytes that the raw request records beside the database may take, the newest stay; 0 keeps
+    none."""
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
@@ -128,34 +85,51 @@ class FixedFlag(Section):
     """A flag that holds for every trial and for the reference."""
 
     flag: Annotated[str, Field(pattern=r"^--?[a-z0-9]")]
+    """As the server spells it, with its dashes."""
     value: str | None = None
+    """Its value; left out for a flag without one."""
     why: Reason
+    """For people."""
 
 
 class ServiceSection(Section):
-    """`[service]`: the server under test and how it is driven.
-
-    `hosts` are ssh names for the systemd supervisor (`local` is this machine without ssh), plain
-    labels (`label` or `label:port`) for the process supervisor.  `base_url` may hold `{host}` and
-    `{port}`; `command` may hold `{port}`.  `ssh_config` is read instead of the user's own.
-    """
+    """The server under test and how it is driven."""
 
     engine: EngineName = "sglang"
+    """Whose logs and answers these are; or an engine of an installed package."""
     supervisor: SupervisorName
+    """`systemd`: a unit of a host; `process`: a command on this machine; or one of an installed
+    package."""
     unit: str | None = None
+    """With systemd: the unit, NAME.service."""
     hosts: Annotated[tuple[str, ...], Field(min_length=1)]
+    """With systemd ssh names, `local` is this machine without ssh; else labels, `label` or
+    `label:port`."""
     base_url: Annotated[str, Field(pattern=r"^https?://")]
+    """Address of the server; `{host}` and `{port}` are filled in."""
     command: str | tuple[str, ...] | None = None
+    """With process: what starts the server, as one text or as a list of words; `{port}`, `{python}`
+    and `{coding}` are filled in."""
     environment: Mapping[str, str] = {}
+    """With process: variables of the server."""
     ssh_config: str | None = None
+    """Read instead of the user's own ssh configuration."""
     api_key_env: str | None = None
+    """Variable of the tuner's environment that holds the server's API key."""
     admin_api_key_env: str | None = None
+    """The same for the server's admin key."""
     fixed_flags: tuple[FixedFlag, ...] = ()
+    """Flags that hold for every trial and for the reference."""
     gpus_per_host: PositiveInt = 1
+    """Counts the GPU-hours."""
     load_timeout_s: Positive = 1800.0
+    """Longest load until the server is ready, seconds."""
     stop_timeout_s: Positive = 300.0
+    """Longest stop, seconds."""
     restore_after_s: Annotated[float, Field(ge=5, allow_inf_nan=False)] = 300.0
+    """Seconds of silence after which a host puts itself back."""
     command_timeout_s: Positive = 60.0
+    """Longest single command on a host, seconds."""
 
     @model_validator(mode="after")
     def _supervised(self) -> Self:
@@ -193,27 +167,38 @@ class ServiceSection(Section):
 
 
 class ParameterSection(Section):
-    """`[parameters.NAME]`: one tuned parameter.
-
-    `choices` may hold "none": the flag is left out.  `proof` lists which evidence must show the
-    value; left out, everything that can show it must.  `doubtful` maps values to the reason why
-    they are doubtful: they are searched nevertheless, and the reason is shown beside them.
-    """
+    """One tuned setting of the server."""
 
     kind: ParameterKind
+    """`int`, `float` or `categorical`."""
     low: int | float | None = None
+    """Least value of a number, itself included."""
     high: int | float | None = None
+    """Greatest value of a number, itself included."""
     step: int | float | None = None
+    """Distance between values; an int without one has 1, a float without one is continuous."""
     log: bool = False
+    """Whether ratios matter rather than differences; excludes a step."""
     choices: tuple[int | float | str, ...] = ()
+    """Values of a categorical; `"none"` leaves the flag out."""
     flag: str | None = None
+    """Flag that carries the value; this or `env`."""
     aliases: tuple[str, ...] = ()
+    """Other spellings of the flag."""
     env: str | None = None
+    """Environment variable that carries the value; this or `flag`."""
     deployed: int | float | str
+    """What runs today."""
     why: Reason
+    """For people: why it is tuned."""
     source: str = ""
+    """For people: where its meaning is written down."""
     proof: tuple[Literal["argv", "environ", "server_info", "log"], ...] = ()
+    """Places that must show the value; left out, the command line must, and at least one of the
+    engine's own, and none may contradict it."""
     doubtful: Mapping[str, str] = {}
+    """Values that are in doubt, each with its reason; searched nevertheless, the reason is shown
+    beside them."""
 
     @model_validator(mode="after")
     def _has_home(self) -> Self:
@@ -228,105 +213,6 @@ class StudyFile(Section):
     study: StudySection
     service: ServiceSection
     parameters: Annotated[Mapping[str, ParameterSection], Field(min_length=1)]
-
-
-class BucketSection(Section):
-    """`[[buckets]]`: one cell of the workload; weights are divided by their sum."""
-
-    context_tokens: PositiveInt
-    concurrency: PositiveInt
-    output_tokens: PositiveInt
-    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    why: str = ""
-
-
-class ScoreSection(Section):
-    """`[score]`: how buckets become one number; formulas in docs/metrics.md."""
-
-    aggregate: AggregateName = "arithmetic"
-    penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
-    floor: Share = 0.0
-    ttft_p99_ms: Positive | None = None
-    tpot_p99_ms: Positive | None = None
-
-
-class CodingSection(Section):
-    """`[coding]`: the programming tasks that guard the output."""
-
-    suite: str = "coding"
-    samples: Annotated[int, Field(ge=0, le=5000)] = 200
-    concurrency: PositiveInt = 32
-    max_tokens: PositiveInt = 512
-    timeout_s: Positive = 10.0
-    sandbox: Literal["auto", "bubblewrap", "weak"] = "auto"
-
-
-class LosslessSection(Section):
-    """`[lossless]`: fixed prompts whose greedy text is compared with the reference's."""
-
-    prompts: Annotated[int, Field(ge=0, le=64)] = 16
-    max_tokens: PositiveInt = 128
-
-
-class MeasureSection(Section):
-    """`[measure]`: how long a bucket is measured, and when it is not believed.
-
-    Beyond `client_cpu_most` (share of a core) or `loop_lag_most_ms` (99th percentile of the event
-    loop's lateness) the client is the bottleneck and the bucket is invalid.  Beyond `drift_most`,
-    the change of the first bucket when it is measured again after the last, a start is not steady.
-    """
-
-    target_half_width: Annotated[float, Field(gt=0, le=0.5)] = _MEASURE.target_half_width
-    least_windows: Annotated[int, Field(ge=4)] = _MEASURE.least_windows
-    most_windows: Annotated[int, Field(ge=4)] = _MEASURE.most_windows
-    window_s: Positive = _MEASURE.window_s
-    warm_up_most_s: Positive = _MEASURE.warm_up_most_s
-    request_timeout_s: Positive = _MEASURE.request_timeout_s
-    stall_timeout_s: Positive = _MEASURE.stall_timeout_s
-    error_rate_most: Share = _MEASURE.error_rate_most
-    client_cpu_most: Annotated[float, Field(gt=0, le=1)] = _MEASURE.client_cpu_most
-    loop_lag_most_ms: Positive = _MEASURE.loop_lag_most_ms
-    drift_most: Share = _MEASURE.drift_most
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.least_windows > self.most_windows:
-            raise ValueError("least_windows is above most_windows")
-        return self
-
-    def settings(self) -> MeasureSettings:
-        return MeasureSettings(**self.model_dump())
-
-
-class ObjectiveFile(Section):
-    """A file in `objectives/`."""
-
-    buckets: Annotated[tuple[BucketSection, ...], Field(min_length=1)]
-    score: ScoreSection = ScoreSection()
-    coding: CodingSection = CodingSection()
-    lossless: LosslessSection = LosslessSection()
-    measure: MeasureSection = MeasureSection()
-
-    @field_validator("buckets")
-    @classmethod
-    def _weighted(cls, buckets: tuple[BucketSection, ...]) -> tuple[BucketSection, ...]:
-        if sum(bucket.weight for bucket in buckets) <= 0:
-            raise ValueError("all weights are 0")
-        return buckets
-
-    def workload(self) -> Workload:
-        total = sum(bucket.weight for bucket in self.buckets)
-        return Workload(
-            tuple(
-                Bucket(
-                    context_tokens=bucket.context_tokens,
-                    concurrency=bucket.concurrency,
-                    output_tokens=bucket.output_tokens,
-                    weight=bucket.weight / total,
-                )
-                for bucket in self.buckets
-            )
-        )
 
 
 # What may change between two runs of a study without making it another study.

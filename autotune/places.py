@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from autotune.definition_files import Section
 from autotune.errors import ConfigError
+from autotune.sections import Section
 
 __all__ = ["Where", "nearest", "parse", "read", "worded"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from autotune.definition_files import ObjectiveFile
 from autotune.measurement import Ending
 from autotune.objective import Reference, Rule, Score, score_start
+from autotune.objective_file import ObjectiveFile
 from autotune.standing import as_reference
 from autotune.stored import Role, StoredScore, StoredStart, StoredStudy, StoredTrial
 from autotune.workload import Workload

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from autotune.definition_files import ObjectiveFile, StudyFile
+from autotune.definition_files import StudyFile
 from autotune.json_outputs import SHAPES
+from autotune.objective_file import ObjectiveFile
 from autotune.records import Base
 
 __all__ = ["SCHEMAS", "output_schema_text", "schema_text", "tables_text", "write_schemas"]

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from autotune.answers import Answers
 from autotune.config import StudyConfig
-from autotune.definition_files import ScoreSection
 from autotune.measurement import BucketMeasurement
 from autotune.objective import Reference, Rule
+from autotune.objective_file import ScoreSection
 from autotune.ordering import bucket_order
 from autotune.pruning import PruneRule
 from autotune.session import HostSession

@@ -28,8 +28,8 @@ from autotune.coding.harness import check_holds
 from autotune.coding.sandbox import choose_sandbox
 from autotune.coding.suite import Task, TaskSample, load_suite, task_samples
 from autotune.config import load_objective
-from autotune.definition_files import ObjectiveFile
 from autotune.measure_settings import MeasureSettings
+from autotune.objective_file import ObjectiveFile
 from autotune.testing.sglang_server.surface import Setting, Surface
 from benchmarks.simulated_server import serving
 

@@ -22,8 +22,8 @@ from multiprocessing import get_context
 import optuna
 
 from autotune.config import StudyConfig, load_study
-from autotune.definition_files import CodingSection
 from autotune.exporting import choose
+from autotune.objective_file import CodingSection
 from autotune.space import Values
 from autotune.storage import open_engine
 from autotune.testing.sglang_server.ranking import Ranked, grid, rank

@@ -14,7 +14,7 @@ from autotune.cli.options import Host, Json
 if TYPE_CHECKING:
     from autotune.benching import Target
     from autotune.config import StudyConfig
-    from autotune.definition_files import MeasureSection
+    from autotune.objective_file import MeasureSection
     from autotune.workload import Bucket
 
 __all__ = ["command"]
@@ -109,8 +109,8 @@ def _what(
     """Buckets to measure, and how long."""
     from autotune import definitions
     from autotune.config import load_objective
-    from autotune.definition_files import MeasureSection
     from autotune.errors import ConfigError
+    from autotune.objective_file import MeasureSection
 
     buckets: tuple[Bucket, ...] = ()
     measure = MeasureSection()

@@ -18,14 +18,7 @@ from optuna.trial import FrozenTrial
 from autotune.answers import Answers
 from autotune.concluding import conclude, contenders
 from autotune.config import StudyConfig
-from autotune.definition_files import (
-    CodingSection,
-    LosslessSection,
-    MeasureSection,
-    ScoreSection,
-    ServiceSection,
-    StudySection,
-)
+from autotune.definition_files import ServiceSection, StudySection
 from autotune.driver import Driver, Nothing
 from autotune.endings import reconcile
 from autotune.errors import (
@@ -49,6 +42,7 @@ from autotune.measurement import (
     StartRecord,
 )
 from autotune.objective import Score
+from autotune.objective_file import CodingSection, LosslessSection, MeasureSection, ScoreSection
 from autotune.outage import AWAY_MOST_S
 from autotune.outbox import replay
 from autotune.raw import raw_requests
