@@ -19,6 +19,7 @@ from autotune.reading import load_stored
 from tests.real_engine import place, service
 from tests.real_engine.faults import provoke
 from tests.real_engine.studies import RealStudy, StartCost, costs, missing_links, summary
+from tests.real_engine.training import trained
 from tests.testhost import SystemdHost, boot, unavailable
 
 STUDIES = {"sglang-cpu-ngram": "ngram", "sglang-cpu-dflash": "dflash"}
@@ -66,6 +67,8 @@ def _study(
 ) -> list[str]:
     """Run one study; returns what is wrong with it."""
     print(f"\n## {name}")
+    if STUDIES[name] == "dflash":
+        engine = trained(engine)
     begun = time.monotonic()
     service.install(host, engine, speculation=STUDIES[name])
     print(f"deployed server ready after {time.monotonic() - begun:.0f} s")
