@@ -118,12 +118,16 @@ class StudyConfig:
                 )
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", label):
                 raise ConfigError(
-                    f"--host-label {text}: a label has letters, digits, '.', '_', '-'"
+                    f"--host-label {text}: a label has letters, digits, '.', '_', '-'",
+                    hint="for example --host-label gpu-a=left",
                 )
             labels[name] = label
         called = [labels.get(name, name) for name in names]
         if len(set(called)) < len(called):
-            raise ConfigError(f"two hosts would be called {max(called, key=called.count)}")
+            raise ConfigError(
+                f"two hosts would be called {max(called, key=called.count)}",
+                hint="give each host a label of its own",
+            )
         return replace(self, labels=labels)
 
 
@@ -293,7 +297,10 @@ def _check_flags(file: StudyFile, parameters: tuple[Parameter, ...], where: Wher
                 hint="take it out of fixed_flags, or the parameter out of the study",
             )
         if [other.flag for other in file.service.fixed_flags].count(fixed.flag) > 1:
-            raise SearchSpaceError(where(place, f"service.fixed_flags: {fixed.flag} stands twice"))
+            raise SearchSpaceError(
+                where(place, f"service.fixed_flags: {fixed.flag} stands twice"),
+                hint="keep the one that holds",
+            )
 
 
 def _enqueued(

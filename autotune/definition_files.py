@@ -18,6 +18,7 @@ from autotune.sections import (
     SamplerName,
     Section,
     SupervisorName,
+    mistake,
 )
 from autotune.space import ParameterKind
 
@@ -77,7 +78,9 @@ class StudySection(Section):
     @model_validator(mode="after")
     def _bounded(self) -> Self:
         if self.trials is None and self.hours is None and self.gpu_hours is None:
-            raise ValueError("give a budget: one of trials, hours, gpu_hours")
+            raise mistake(
+                "give a budget: one of trials, hours, gpu_hours", hint="for example trials = 30"
+            )
         return self
 
 
@@ -134,31 +137,48 @@ class ServiceSection(Section):
     @model_validator(mode="after")
     def _supervised(self) -> Self:
         if self.supervisor == "systemd" and not self.unit:
-            raise ValueError('supervisor = "systemd" needs unit = "NAME.service"')
+            raise mistake(
+                'supervisor = "systemd" needs unit = "NAME.service"',
+                hint='for example unit = "llm.service"',
+            )
         if self.supervisor == "process" and not self.command:
-            raise ValueError('supervisor = "process" needs command = "..."')
+            raise mistake(
+                'supervisor = "process" needs command = "..."',
+                hint='for example command = "python -m sglang.launch_server --port {port}"',
+            )
         if self.unit and not self.unit.endswith(".service"):
-            raise ValueError(f"unit = {self.unit!r} must end in .service")
+            raise mistake(
+                f"unit = {self.unit!r} must end in .service",
+                hint='for example unit = "llm.service"',
+            )
         if len({host.partition(":")[0] for host in self.hosts}) < len(self.hosts):
-            raise ValueError("hosts names one host twice")
+            raise mistake("hosts names one host twice", hint="name each host once")
         if self.supervisor == "process":
             self._check_labels()
             try:
                 self.command_words()
             except ValueError as error:
-                raise ValueError(f"command cannot be split into words: {error}") from error
+                raise mistake(
+                    f"command cannot be split into words: {error}",
+                    hint="close every quote, or give a list of words",
+                ) from error
         return self
 
     def _check_labels(self) -> None:
         ports = [host.partition(":")[2] for host in self.hosts if ":" in host]
         if len(set(ports)) < len(ports):
-            raise ValueError("two hosts have the same port")
+            raise mistake("two hosts have the same port", hint="a port for each, or none")
         for host in self.hosts:
             label, colon, port = host.partition(":")
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", label):
-                raise ValueError(f"host {host!r}: a label has letters, digits, '.', '_' and '-'")
+                raise mistake(
+                    f"host {host!r}: a label has letters, digits, '.', '_' and '-'",
+                    hint='for example "gpu-0" or "gpu-0:30000"',
+                )
             if colon and not (port.isdecimal() and 0 < int(port) < 65536):
-                raise ValueError(f"host {host!r}: {port!r} is no port")
+                raise mistake(
+                    f"host {host!r}: {port!r} is no port", hint='for example "gpu-0:30000"'
+                )
 
     def command_words(self) -> tuple[str, ...]:
         if self.command is None:
@@ -203,7 +223,10 @@ class ParameterSection(Section):
     @model_validator(mode="after")
     def _has_home(self) -> Self:
         if (self.flag is None) == (self.env is None):
-            raise ValueError("give exactly one of flag and env")
+            raise mistake(
+                "give exactly one of flag and env",
+                hint='for example flag = "--max-running-requests", and no env',
+            )
         return self
 
 

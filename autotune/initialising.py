@@ -81,7 +81,10 @@ def write_definitions(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+            raise ConfigError(
+                f"{path} cannot be written: {error.strerror}",
+                hint="start it in a folder of yours, the files are written below it",
+            ) from error
     return Written(drafted, study_path, objective_path, silent)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from autotune.measure_settings import MeasureSettings
-from autotune.sections import AggregateName, Positive, PositiveInt, Section, Share
+from autotune.sections import AggregateName, Positive, PositiveInt, Section, Share, mistake
 from autotune.workload import Bucket, Workload
 
 __all__ = [
@@ -110,7 +110,9 @@ class MeasureSection(Section):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.least_windows > self.most_windows:
-            raise ValueError("least_windows is above most_windows")
+            raise mistake(
+                "least_windows is above most_windows", hint="lower the first or raise the second"
+            )
         return self
 
     def settings(self) -> MeasureSettings:
@@ -130,7 +132,7 @@ class ObjectiveFile(Section):
     @classmethod
     def _weighted(cls, buckets: tuple[BucketSection, ...]) -> tuple[BucketSection, ...]:
         if sum(bucket.weight for bucket in buckets) <= 0:
-            raise ValueError("all weights are 0")
+            raise mistake("all weights are 0", hint="give at least one bucket a weight above 0")
         return buckets
 
     def workload(self) -> Workload:

@@ -39,6 +39,8 @@ PROOF_PLACES = ("argv", "environ", "server_info", "log")
 
 _CONTINUOUS_LEVELS = 33  # values that stand for a continuous parameter when points are listed
 _STEP_TOLERANCE = 1e-9  # of a step: binary fractions such as 0.1 are never exactly on it
+_RANGE = "for example low = 1 and high = 64"
+_CHOICES = 'for example choices = [512, 2048, "none"]'
 
 
 class ParameterKind(StrEnum):
@@ -104,59 +106,86 @@ class Parameter:
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():
-            raise SearchSpaceError(f"parameter {self.name!r}: the name is not an identifier")
+            raise SearchSpaceError(
+                f"parameter {self.name!r}: the name is not an identifier",
+                hint="letters, digits and _, no digit first",
+            )
         if bool(self.flag) == bool(self.env):
-            raise self._error("give either a flag or an environment variable that carries it")
+            raise self._error(
+                "give either a flag or an environment variable that carries it",
+                'for example flag = "--max-running-requests"',
+            )
         if self.flag and not self.flag.startswith("-"):
-            raise self._error(f"flag {self.flag!r} does not begin with a dash")
+            raise self._error(
+                f"flag {self.flag!r} does not begin with a dash", f"for example --{self.flag}"
+            )
         for place in self.proof:
             if place not in PROOF_PLACES:
-                raise self._error(f"proof {place!r} is none of {', '.join(PROOF_PLACES)}")
+                raise self._error(
+                    f"proof {place!r} is none of {', '.join(PROOF_PLACES)}",
+                    "leave it out, and what can show the value must",
+                )
         if self.kind is ParameterKind.CATEGORICAL:
             self._check_choices()
         else:
             self._check_range()
         problem = self.problem(self.deployed)
         if problem:
-            raise self._error(f"deployed {problem}")
+            raise self._error(
+                f"deployed {problem}", "deployed is what runs today: mend it, or widen the range"
+            )
 
-    def _error(self, text: str) -> SearchSpaceError:
-        return SearchSpaceError(f"parameter {self.name!r}: {text}")
+    def _error(self, text: str, hint: str) -> SearchSpaceError:
+        return SearchSpaceError(f"parameter {self.name!r}: {text}", hint=hint)
 
     def _check_choices(self) -> None:
         if self.low is not None or self.high is not None or self.step is not None or self.log:
-            raise self._error("a categorical has choices, not low, high, step or log")
+            raise self._error("a categorical has choices, not low, high, step or log", _CHOICES)
         if not self.choices:
-            raise self._error("a categorical needs choices")
+            raise self._error("a categorical needs choices", _CHOICES)
         for choice in self.choices:
             if choice == "none":
-                raise self._error('the choice "none" is read as leaving the flag out: use None')
+                raise self._error('the choice "none" is read as leaving the flag out', "use None")
             if choice is not None and not isinstance(choice, str) and not _is_number(choice):
-                raise self._error(f"choice {choice!r} is neither text nor a finite number")
+                raise self._error(
+                    f"choice {choice!r} is neither text nor a finite number", _CHOICES
+                )
         if len(set(self.choices)) < len(self.choices):
-            raise self._error("a choice stands twice")
+            raise self._error("a choice stands twice", "keep one of them")
 
     def _check_range(self) -> None:
         if self.choices:
-            raise self._error(f"an {self.kind} has low and high, not choices")
+            raise self._error(
+                f"an {self.kind} has low and high, not choices",
+                'give them, or kind = "categorical"',
+            )
         if self.low is None or self.high is None:
-            raise self._error("needs low and high")
+            raise self._error("needs low and high", _RANGE)
         for name in ("low", "high", "step"):
             value = getattr(self, name)
             if value is not None and not _is_number(value):
-                raise self._error(f"{name} {value!r} is not a finite number")
+                raise self._error(f"{name} {value!r} is not a finite number", _RANGE)
             if value is not None and self.kind is ParameterKind.INT and not isinstance(value, int):
-                raise self._error(f"{name} {value!r} is not an integer")
+                raise self._error(
+                    f"{name} {value!r} is not an integer", 'a whole number, or kind = "float"'
+                )
         if self.low > self.high:
-            raise self._error(f"low {self.low} is above high {self.high}")
+            raise self._error(
+                f"low {self.low} is above high {self.high}", "low is the least, high the greatest"
+            )
         if self.step is not None and self.step <= 0:
-            raise self._error(f"step {self.step} is not above 0")
+            raise self._error(f"step {self.step} is not above 0", "leave it out, or for example 1")
         if self.log and self.low <= 0:
-            raise self._error(f"log needs low above 0, it is {self.low}")
+            raise self._error(
+                f"log needs low above 0, it is {self.low}", "raise low, or take log out"
+            )
         if self.log and self.step not in (None, 1 if self.kind is ParameterKind.INT else None):
-            raise self._error("log and step exclude each other")
+            raise self._error("log and step exclude each other", "take one of them out")
         if not self._on_step(self.high):
-            raise self._error(f"high {self.high} is not low {self.low} plus steps of {self.step}")
+            raise self._error(
+                f"high {self.high} is not low {self.low} plus steps of {self.step}",
+                "move high, or take step out",
+            )
 
     def _on_step(self, value: int | float) -> bool:
         if self.step is None or self.low is None:

@@ -37,9 +37,13 @@ def read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}", hint="look at its owner and its rights"
+        ) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8: {error}") from error
+        raise ConfigError(
+            f"{path} is not UTF-8: {error}", hint="save it as UTF-8 in your editor"
+        ) from error
 
 
 def parse(path: Path, text: str, model: type[M], kind: type[ConfigError]) -> M:
@@ -47,9 +51,14 @@ def parse(path: Path, text: str, model: type[M], kind: type[ConfigError]) -> M:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise kind(f"{path}: not TOML: {error}") from error
+        raise kind(
+            f"{path}: not TOML: {error}",
+            hint='for example [study], then trials = 30 and text in "quotes"; https://toml.io',
+        ) from error
     except RecursionError as error:
-        raise kind(f"{path}: nested too deep") from error
+        raise kind(
+            f"{path}: nested too deep", hint="docs/reference.md has the tables of a file"
+        ) from error
     try:
         return model.model_validate(document)
     except ValidationError as error:
@@ -72,16 +81,17 @@ def _explained(
             hint=close or (f"known keys: {', '.join(known)}" if known else ""),
         )
     if first["type"] == "missing":
-        return kind(where(place[:-1] or place, f"{key!r} is missing"))
+        return kind(
+            where(place[:-1] or place, f"{key!r} is missing"), hint=_explanation(model, place)
+        )
     shown = isinstance(first["input"], str | int | float | bool)
     given = f" (given: {first['input']!r})" if shown else ""
-    return kind(where(place, f"{key}: {_must(first)}{given}"), hint=_EXAMPLES.get(key, ""))
+    hint = first.get("ctx", {}).get("hint") or _EXAMPLES.get(key) or _explanation(model, place)
+    return kind(where(place, f"{key}: {_must(first)}{given}"), hint=hint)
 
 
 _EXAMPLES = {
     "service.base_url": 'for example base_url = "http://{host}:30000"',
-    "service": 'for example supervisor = "systemd" and unit = "llm.service"',
-    "study": "for example trials = 30",
 }
 """What would be right, by key."""
 _MUST = {
@@ -127,14 +137,33 @@ def _is_union_tag(part: str | int) -> bool:
 
 def _known_keys(model: type[BaseModel], place: tuple[str | int, ...]) -> tuple[str, ...]:
     """Keys that may stand at `place` of `model`."""
+    here = _model_at(model, place)
+    return tuple(here.model_fields) if here is not None else ()
+
+
+def _model_at(model: type[BaseModel], place: tuple[str | int, ...]) -> type[BaseModel] | None:
+    """The table at `place`; None where there is none."""
     here: type[BaseModel] | None = model
     for part in place:
         if here is None:
-            return ()
+            return None
         if isinstance(part, int) or part not in here.model_fields:
             continue
         here = _model_in(here.model_fields[part].annotation)
-    return tuple(here.model_fields) if here is not None else ()
+    return here
+
+
+def _explanation(model: type[BaseModel], place: tuple[str | int, ...]) -> str:
+    """What the key at `place` means, or for a table which keys it has."""
+    for depth in range(len(place), 0, -1):
+        name = place[depth - 1]
+        here = _model_at(model, place[: depth - 1])
+        if here is not None and isinstance(name, str) and name in here.model_fields:
+            meaning = here.model_fields[name].description
+            if meaning:
+                return f"{name}: {' '.join(meaning.split())}"
+    keys = _known_keys(model, place)
+    return f"known keys: {', '.join(keys)}" if keys else "docs/reference.md has every key"
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import core_schema
+from pydantic_core import PydanticCustomError, core_schema
 
 from autotune.plugins import Group, require_known
 
@@ -20,12 +20,18 @@ __all__ = [
     "Section",
     "Share",
     "SupervisorName",
+    "mistake",
 ]
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PositiveInt = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Reason = Annotated[str, Field(min_length=3)]
+
+
+def mistake(what: str, *, hint: str) -> PydanticCustomError:
+    """What a validator raises: `what` is wrong, and `hint` would be right or is to be done."""
+    return PydanticCustomError("mistake", "{what}", {"what": what, "hint": hint})
 
 
 @dataclass(frozen=True, slots=True)

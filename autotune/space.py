@@ -70,6 +70,9 @@ class Constraint:
     clamp: Callable[[Values], dict[str, ParameterValue]] = field(default=_unchanged, compare=False)
 
 
+_ALL_OF_THEM = "a point has a value of every parameter, in its range and by every rule"
+
+
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
     """The parameters of a study and the rules between them; equal by value."""
@@ -80,22 +83,33 @@ class SearchSpace:
     def __post_init__(self) -> None:
         names = [parameter.name for parameter in self.parameters]
         if not names:
-            raise SearchSpaceError("the search space has no parameter")
+            raise SearchSpaceError(
+                "the search space has no parameter", hint="for example [parameters.budget]"
+            )
         if len(set(names)) < len(names):
-            raise SearchSpaceError(f"parameter {max(names, key=names.count)!r} is defined twice")
+            raise SearchSpaceError(
+                f"parameter {max(names, key=names.count)!r} is defined twice",
+                hint="give each a name of its own",
+            )
         rules = [constraint.name for constraint in self.constraints]
         if len(set(rules)) < len(rules):
-            raise SearchSpaceError(f"constraint {max(rules, key=rules.count)!r} is named twice")
+            raise SearchSpaceError(
+                f"constraint {max(rules, key=rules.count)!r} is named twice", hint="name it once"
+            )
         for constraint in self.constraints:
             for name in constraint.parameters:
                 if name not in names:
                     raise SearchSpaceError(
                         f"constraint {constraint.name!r} needs the parameter {name!r}, "
-                        f"the space has {', '.join(names)}"
+                        f"the space has {', '.join(names)}",
+                        hint="take the rule out of constraints, or call the parameter so",
                     )
         broken = self.violations(self.deployed())
         if broken:
-            raise SearchSpaceError(f"the deployed point is not valid: {'; '.join(broken)}")
+            raise SearchSpaceError(
+                f"the deployed point is not valid: {'; '.join(broken)}",
+                hint="deployed is what runs today: mend it, or take the rule out of constraints",
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -130,7 +144,7 @@ class SearchSpace:
         """
         problems = self.domain_problems(values) or self.violations(values)
         if problems:
-            raise SearchSpaceError("; ".join(problems))
+            raise SearchSpaceError("; ".join(problems), hint=_ALL_OF_THEM)
 
     def effective(self, values: Values) -> dict[str, ParameterValue]:
         """The point that a server given `values` really runs, in the order of the parameters.
@@ -140,7 +154,7 @@ class SearchSpace:
         """
         problems = self.domain_problems(values)
         if problems:
-            raise SearchSpaceError("; ".join(problems))
+            raise SearchSpaceError("; ".join(problems), hint=_ALL_OF_THEM)
         point: dict[str, ParameterValue] = {}
         for parameter in self.parameters:
             value = values[parameter.name]

@@ -12,6 +12,9 @@ from autotune.errors import WorkloadError
 __all__ = ["Bucket", "Workload"]
 
 
+_WEIGHTS = "weights say how much each bucket counts"
+
+
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """One cell of the workload.
@@ -32,10 +35,13 @@ class Bucket:
         for name in ("context_tokens", "concurrency", "output_tokens"):
             if getattr(self, name) < 1:
                 raise WorkloadError(
-                    f"bucket {self.key}: {name} is {getattr(self, name)}, must be >= 1"
+                    f"bucket {self.key}: {name} is {getattr(self, name)}, must be >= 1",
+                    hint="for example 1024x8x256",
                 )
         if not (math.isfinite(self.weight) and self.weight >= 0):
-            raise WorkloadError(f"bucket {self.key}: weight is {self.weight}, must be >= 0")
+            raise WorkloadError(
+                f"bucket {self.key}: weight is {self.weight}, must be >= 0", hint=_WEIGHTS
+            )
 
     @property
     def key(self) -> str:
@@ -51,13 +57,17 @@ class Workload:
 
     def __post_init__(self) -> None:
         if not self.buckets:
-            raise WorkloadError("the workload has no bucket")
+            raise WorkloadError("the workload has no bucket", hint="for example [[buckets]]")
         keys = [bucket.key for bucket in self.buckets]
         if len(set(keys)) < len(keys):
-            raise WorkloadError(f"two buckets are the same cell: {max(keys, key=keys.count)}")
+            raise WorkloadError(
+                f"two buckets are the same cell: {max(keys, key=keys.count)}",
+                hint="context tokens x concurrency names a bucket: keep one of them",
+            )
         if not math.isclose(sum(b.weight for b in self.buckets), 1.0, abs_tol=1e-9):
             raise WorkloadError(
-                f"the weights sum to {sum(b.weight for b in self.buckets):g}, must sum to 1"
+                f"the weights sum to {sum(b.weight for b in self.buckets):g}, must sum to 1",
+                hint=_WEIGHTS,
             )
 
     @property

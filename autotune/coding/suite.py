@@ -138,7 +138,8 @@ def load_suite(path: Path) -> tuple[Task, ...]:
         for task in _read(file):
             if task.name in seen:
                 raise ObjectiveError(
-                    f"{file}: name {task.name!r} is taken already by {seen[task.name]}"
+                    f"{file}: name {task.name!r} is taken already by {seen[task.name]}",
+                    hint="give each task a name of its own",
                 )
             seen[task.name] = file
             tasks.append(task)
@@ -194,7 +195,10 @@ def _files(path: Path) -> list[Path]:
         return [path]
     files = sorted(path.glob("*.toml")) + sorted(path.glob("*.jsonl"))
     if not files:
-        raise ObjectiveError(f"{path}: no *.toml and no *.jsonl in this folder")
+        raise ObjectiveError(
+            f"{path}: no *.toml and no *.jsonl in this folder",
+            hint="docs/coding-eval.md shows what a suite looks like",
+        )
     return files
 
 
@@ -202,7 +206,9 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ObjectiveError(f"{file}: cannot be read: {error}") from error
+        raise ObjectiveError(
+            f"{file}: cannot be read: {error}", hint="a suite is UTF-8 text that you may read"
+        ) from error
 
 
 def _read(file: Path) -> list[Task]:
@@ -214,13 +220,18 @@ def _toml(file: Path, text: str) -> list[Task]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ObjectiveError(f"{file}: not valid TOML: {error}") from error
+        raise ObjectiveError(
+            f"{file}: not valid TOML: {error}", hint="tasks are [[task]] tables, https://toml.io"
+        ) from error
     entries = document.pop("task", [])
     if document:
         key = next(iter(document))
         raise ObjectiveError(f"{file}: unknown key {key!r}", hint="tasks are [[task]] tables")
     if not isinstance(entries, list) or not entries:
-        raise ObjectiveError(f"{file}: key 'task': at least one [[task]] table is needed")
+        raise ObjectiveError(
+            f"{file}: key 'task': at least one [[task]] table is needed",
+            hint="docs/coding-eval.md shows one",
+        )
     lines = [n for n, line in enumerate(text.splitlines(), 1) if line.strip() == "[[task]]"]
     tasks = []
     for index, entry in enumerate(entries):
@@ -236,7 +247,8 @@ def _toml(file: Path, text: str) -> list[Task]:
             _require_python(getattr(checked, key), f"{place}.{key}")
         if checked.entry_point not in checked.prompt:
             raise ObjectiveError(
-                f"{place}.prompt: does not mention the entry point {checked.entry_point!r}"
+                f"{place}.prompt: does not mention the entry point {checked.entry_point!r}",
+                hint="the model must be told what to call it",
             )
         tasks.append(
             Task(
@@ -262,7 +274,9 @@ def _human_eval(file: Path, text: str) -> list[Task]:
         try:
             entry = _HumanEvalEntry.model_validate(json.loads(line))
         except json.JSONDecodeError as error:
-            raise ObjectiveError(f"{place}: not valid JSON: {error}") from error
+            raise ObjectiveError(
+                f"{place}: not valid JSON: {error}", hint="one object a line, as HumanEval has it"
+            ) from error
         except ValidationError as error:
             raise _refused(place, error) from error
         check = f"{entry.test}\n\ncheck({entry.entry_point})\n"
@@ -283,7 +297,9 @@ def _human_eval(file: Path, text: str) -> list[Task]:
             )
         )
     if not tasks:
-        raise ObjectiveError(f"{file}: no task in this file")
+        raise ObjectiveError(
+            f"{file}: no task in this file", hint="one object a line, as HumanEval has it"
+        )
     return tasks
 
 
@@ -291,7 +307,9 @@ def _require_python(source: str, place: str) -> None:
     try:
         compile(source, "<task>", "exec")
     except (SyntaxError, ValueError) as error:
-        raise ObjectiveError(f"{place}: not valid Python: {error}") from error
+        raise ObjectiveError(
+            f"{place}: not valid Python: {error}", hint="it is run as it stands, by this Python"
+        ) from error
 
 
 def _refused(place: str, error: ValidationError) -> ObjectiveError:

@@ -121,7 +121,9 @@ def resolve(alias: str, options: SshOptions = SshOptions()) -> SshSettings:
     )
     if asked.returncode != 0:
         message = asked.stderr.decode(errors="replace").strip()
-        raise ConfigError(f"`ssh -G {alias}` refused: {message}")
+        raise ConfigError(
+            f"`ssh -G {alias}` refused: {message}", hint="mend the ssh configuration that it names"
+        )
     return parse_ssh_g(alias, asked.stdout.decode(errors="replace"), options)
 
 
@@ -195,7 +197,10 @@ def _from_paramiko(alias: str, options: SshOptions) -> SshSettings:
         "globalknownhostsfile": ["/etc/ssh/ssh_known_hosts"],
     }
     if options.config and not path.exists():
-        raise ConfigError(f"{path}: there is no such ssh configuration")
+        raise ConfigError(
+            f"{path}: there is no such ssh configuration",
+            hint="give the path of one, or leave it out for your own",
+        )
     if path.exists():
         text = path.read_text(encoding="utf-8", errors="replace")
         for number, line in enumerate(text.splitlines(), start=1):
@@ -208,7 +213,7 @@ def _from_paramiko(alias: str, options: SshOptions) -> SshSettings:
         try:
             looked_up: Mapping[str, object] = paramiko.SSHConfig.from_text(text).lookup(alias)
         except paramiko.SSHException as error:
-            raise ConfigError(f"{path}: {error}") from error
+            raise ConfigError(f"{path}: {error}", hint="see man ssh_config") from error
         for key, value in looked_up.items():
             found[key] = [str(item) for item in value] if isinstance(value, list) else [str(value)]
     return _settings(alias, found, options)

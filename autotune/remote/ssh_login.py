@@ -29,6 +29,9 @@ class _UnknownHostKey(paramiko.SSHException):
     """No known key for the host."""
 
 
+_BY_HAND = "see whether ssh gets there by hand"
+
+
 class _Reject(paramiko.MissingHostKeyPolicy):
     def missing_host_key(
         self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey
@@ -61,10 +64,14 @@ def mapped(error: BaseException, *, where: str, tried: str = "") -> TargetError:
                 f"{where}: the private key has a passphrase", hint="add it to the ssh agent"
             )
         case paramiko.AuthenticationException():
-            return AuthenticationError(f"{where}: refused: {error}; tried {tried or 'nothing'}")
+            return AuthenticationError(
+                f"{where}: refused: {error}; tried {tried or 'nothing'}",
+                hint="put one of these keys into authorized_keys there",
+            )
         case paramiko.SSHException() if "No authentication methods" in str(error):
             return AuthenticationError(
-                f"{where}: there is no identity to offer; tried {tried or 'nothing'}"
+                f"{where}: there is no identity to offer; tried {tried or 'nothing'}",
+                hint="add a key to the ssh agent, or an IdentityFile to the ssh configuration",
             )
         case paramiko.SSHException() if "No existing session" in str(error):
             # A server that got too many wrong keys hangs up without an answer.
@@ -73,15 +80,15 @@ def mapped(error: BaseException, *, where: str, tried: str = "") -> TargetError:
                 hint="configure one IdentityFile for this host",
             )
         case NoValidConnectionsError():
-            return ConnectError(f"{where}: {error}")
+            return ConnectError(f"{where}: {error}", hint=_BY_HAND)
         case TimeoutError():
-            return ConnectError(f"{where}: no answer in time")
+            return ConnectError(f"{where}: no answer in time", hint=_BY_HAND)
         case paramiko.SSHException() if "Timeout opening channel" in str(error):
             return ConnectError(f"{where}: no answer in time on a connection that was open")
         case EOFError():
-            return ConnectError(f"{where}: the connection was closed")
+            return ConnectError(f"{where}: the connection was closed", hint=_BY_HAND)
         case OSError() if error.strerror:  # without its number
-            return ConnectError(f"{where}: {error.strerror}")
+            return ConnectError(f"{where}: {error.strerror}", hint=_BY_HAND)
         case _:
             return ConnectError(f"{where}: {error or type(error).__name__}")
 

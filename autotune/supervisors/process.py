@@ -108,7 +108,9 @@ class ProcessSupervisor:
         log_limit_bytes: int = _LOG_LIMIT_BYTES,
     ) -> None:
         if not command:
-            raise ConfigError("the command of the service is empty")
+            raise ConfigError(
+                "the command of the service is empty", hint="command is what starts the server"
+            )
         self.host = host
         self._command = tuple(command)
         self._port = port

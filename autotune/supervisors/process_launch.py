@@ -37,7 +37,9 @@ def write_next_start(path: Path, launch: Launch) -> None:
     """
     words = (*launch.texts(), *launch.environment, *launch.environment.values())
     if not launch.argv or any("\0" in word for word in words):
-        raise ConfigError(f"{launch.texts()!r} is no command line")
+        raise ConfigError(
+            f"{launch.texts()!r} is no command line", hint="at least one word, none with a NUL"
+        )
     wanted = NextStart(launch.texts(), dict(launch.environment), launch.unset)
     stored = {"argv": wanted.argv, "environment": wanted.environment, "unset": wanted.unset}
     write_json(path, stored)

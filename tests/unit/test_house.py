@@ -13,6 +13,8 @@ import grimp
 import pytest
 from importlinter import cli as importlinter
 
+from autotune import errors
+
 ROOT = Path(__file__).parents[2]
 MOST_LINES = 400
 MODULES = sorted((ROOT / "autotune").rglob("*.py"))
@@ -78,6 +80,26 @@ def test_public_names_are_explained(trees: dict[Path, ast.Module]) -> None:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name in (_listed(tree) or ())
         and not ast.get_docstring(node)
+    ]
+    assert silent == []
+
+
+def test_a_mistake_of_the_user_says_what_would_be_right(trees: dict[Path, ast.Module]) -> None:
+    """Every error of a file or an argument has a hint; those of machines say what happened."""
+    kinds = {
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.ConfigError)
+    }
+    silent = [
+        f"{named([path])[0]}:{node.lineno}"
+        for path, tree in trees.items()
+        if "testing" not in path.parts
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in kinds
+        and "hint" not in {keyword.arg for keyword in node.keywords}
     ]
     assert silent == []
 
