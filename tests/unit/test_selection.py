@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
 from autotune.selection import unselected
 from autotune.verdict import dunnett_critical
@@ -62,6 +62,29 @@ def test_it_is_the_mean_of_the_likelihood_given_the_naming(above: float) -> None
     density = (density * stats.chi2.pdf(more * w**2, more) * w).sum(1)
     expected = float(density @ theta[:, 0] / density.sum())
     assert reported(measured) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "noise", "above"),
+    [(4, 0.03, 0.05), (2, 0.03, 1.0), (12, 0.01, 0.5), (4, 0.09, 2.0)],
+)
+def test_the_noise_that_was_seen_is_weighed_against_what_is_known(
+    freedom: int, noise: float, above: float
+) -> None:
+    """The prior of the docstring in its own words: four degrees of freedom with a noise of 3 %."""
+    critical = dunnett_critical(freedom, np.full(2, math.sqrt(0.5)))
+    measured = critical + above
+    theta = np.linspace(measured - critical, measured + critical, 321)
+    w = np.linspace(0.01, 8.0 if noise > 0.03 else 5.0, 600)
+    named = stats.nct.sf(critical, freedom, theta[:, None] * w)
+    likelihood = w * stats.norm.pdf(w * (measured - theta[:, None])) / named
+    of_w = 2 * freedom * w * stats.chi2.pdf(freedom * w**2, freedom)  # the density of w, times
+    # that of the true noise, noise / w: 4 * 0.03^2 over its square is chi-square with 4
+    prior = w**4 * np.exp(-4 * 0.03**2 / (2 * (noise / w) ** 2))
+    density = integrate.trapezoid(likelihood * of_w * prior, w, axis=1)
+    expected = integrate.trapezoid(density * theta, theta) / integrate.trapezoid(density, theta)
+    gain = reported(measured, critical=critical, freedom=freedom, noise=noise)
+    assert gain == pytest.approx(float(expected), rel=1e-4)
 
 
 @pytest.mark.parametrize("noise", [0.012, 0.03, 0.047])
