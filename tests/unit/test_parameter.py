@@ -174,6 +174,7 @@ def test_where_values_lie() -> None:
     assert number(FLOAT, 1.0, 100.0, log=True).encode(10.0) == pytest.approx((0.5,))
     assert number(FLOAT, 2.0, 32.0, log=True).encode(4.0) == pytest.approx((0.25,))
     assert choice(8, 4, None).encode(8) == (0.5,)
+    assert choice(8, 4).encode(8) == (1.0,)
     assert choice(8).encode(8) == (0.0,)
     assert choice("a", "b", None).encode(None) == (0.0, 0.0, 1.0)
 

@@ -12,7 +12,7 @@ from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
 from autotune.errors import UnitRefused
-from autotune.sglang.flags import find, first_argument, get_flag, has_flag, set_flag
+from autotune.sglang.flags import Found, find, first_argument, get_flag, has_flag, set_flag
 from autotune.supervisors.base import Word
 
 BUDGET = "--speculative-ddtree-budget"
@@ -53,6 +53,20 @@ def ours(argv: tuple[Word, ...]) -> list[str]:
         ("python3 -u serve.py --a", 3),
         ("/opt/serve --a", 1),
         ("python", 1),
+        ("python -m", 2),
+        ("python -u", 2),
+        ("python -W error -u serve.py --a", 5),
+        ("python -m sglang serve", 3),
+        ("python -m sglang.launch_server", 3),
+        ("python -m sglangx --a", 3),
+        ("pypy3 -msglang.launch_server --a", 2),
+        ("python2.7 x.py --a", 2),
+        ("/opt/pythonic --a", 1),
+        ("sglang --serve --a", 1),
+        ("/v/bin/sglang-serve serve --a", 1),
+        ("sh run.sh sglang serve --a", 4),
+        ("''", 1),
+        ("", 0),
     ],
 )
 def test_only_words_behind_the_program_count(line: str, program: int) -> None:
@@ -96,7 +110,16 @@ def test_aliases_and_counts() -> None:
     argv = words(f"sglang serve {OLD_WINDOW} 1024 {WINDOW}=2048")
     found = find(argv, WINDOW, (OLD_WINDOW,))
     assert found is not None
-    assert (found.index, found.spelling, found.value, found.times) == (4, WINDOW, "2048", 2)
+    assert found == Found(4, 1, WINDOW, "2048", inline=True, times=2)
+    assert find(argv, OLD_WINDOW) == Found(2, 2, OLD_WINDOW, "1024", inline=False)
+    assert find(argv, "--other") is None
+    assert find(words("sglang serve --a --b"), "--a") == Found(2, 1, "--a", None, inline=False)
+    assert find(words("sglang serve --a b"), "--a", switch=True) == Found(
+        2, 1, "--a", None, inline=False
+    )
+    assert find(words("sglang serve --a=1 --a="), "--a") == Found(
+        3, 1, "--a", "", inline=True, times=2
+    )
     assert get_flag(argv, OLD_WINDOW) == "1024"
 
 
@@ -134,6 +157,140 @@ def test_setting_a_value(before: str, value: str | None, after: str) -> None:
     argv = tuple(Word(text) for text in ["sglang", "serve", *shlex.split(before)])
     edited = set_flag(argv, BUDGET, (), value, known_flags=KNOWN)
     assert shown(edited) == f"sglang serve {after}"
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "after"),
+    [
+        # An alias that is there keeps its spelling, an abbreviation becomes the flag.
+        (f"{OLD_WINDOW} 4 --x", "8", f"{OLD_WINDOW} 8 --x"),
+        (f"{OLD_WINDOW}=4 --x", "8", f"{OLD_WINDOW}=8 --x"),
+        (f"{OLD_WINDOW} 4 {WINDOW} 5", "8", f"{WINDOW} 8"),
+        (f"{WINDOW} 4 {OLD_WINDOW} 5", "8", f"{OLD_WINDOW} 8"),
+        (f"{WINDOW} 4 {OLD_WINDOW} 5 --x", None, "--x"),
+        ("--speculative-draft-window 8 --x", "8", f"{WINDOW} 8 --x"),
+        ("--speculative-draft-window=8 --x", "8", f"{WINDOW}=8 --x"),
+        ("--speculative-draft-w=4 --x", "8", f"{WINDOW}=8 --x"),
+        # What begins like a flag can only stand behind `=`.
+        (f"{WINDOW} 4", "-x", f"{WINDOW}=-x"),
+        (f"{WINDOW} 4", "-1", f"{WINDOW} -1"),
+        (f"{WINDOW} 4", "-.5", f"{WINDOW} -.5"),
+        (f"{WINDOW} 4", "-", f"{WINDOW} -"),
+        ("--x", "-x", f"--x {WINDOW}=-x"),
+        ("--x", "", f"--x {WINDOW} ''"),
+        (f"{WINDOW}=4", "", f"{WINDOW}="),
+        # A flag that stands last or before another has no value yet.
+        (f"--x {WINDOW}", "8", f"--x {WINDOW} 8"),
+        (f"{WINDOW} -- y", "8", f"{WINDOW} 8 -- y"),
+        (f"-- {WINDOW} 4", "8", f"{WINDOW} 8 -- {WINDOW} 4"),
+        (f"{WINDOW} 4 -- {WINDOW} 5", None, f"-- {WINDOW} 5"),
+    ],
+)
+def test_setting_a_value_of_a_flag_with_two_names(
+    before: str, value: str | None, after: str
+) -> None:
+    argv = words(f"sglang serve {before}")
+    edited = set_flag(argv, WINDOW, (OLD_WINDOW,), value, known_flags=KNOWN)
+    assert shown(edited) == f"sglang serve {after}"
+    assert get_flag(edited, WINDOW, (OLD_WINDOW,)) == value
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "after", "written"),
+    [
+        ("--enable-lora", True, "--enable-lora", []),
+        ("--enable-lora=true", True, "--enable-lora", ["--enable-lora"]),
+        ("--old-lora", True, "--old-lora", []),
+        ("--enable-lo", True, "--enable-lora", ["--enable-lora"]),
+        ("--enable-lora --old-lora", True, "--old-lora", []),
+        ("--enable-lora --old-lora x", False, "x", []),
+        ("x", True, "x --enable-lora", ["--enable-lora"]),
+    ],
+)
+def test_a_switch_of_two_names(before: str, value: bool, after: str, written: list[str]) -> None:
+    known = ("--enable-lora", "--old-lora")
+    argv = words(f"sglang serve {before}")
+    edited = set_flag(argv, "--enable-lora", ("--old-lora",), value, known_flags=known)
+    assert shown(edited) == f"sglang serve {after}"
+    assert ours(edited) == written
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "written"),
+    [
+        (f"{WINDOW} 4", "8", ["8"]),
+        (f"{WINDOW}=4", "8", [f"{WINDOW}=8"]),
+        ("--speculative-draft-window 4", "8", [WINDOW, "8"]),
+        ("--x", "8", [WINDOW, "8"]),
+        (f"{WINDOW} 8", "8", []),
+        (f"{WINDOW} 8 --x {WINDOW} 8", "8", []),
+        (f"{WINDOW}='$W'", "$W", [f"{WINDOW}=$W"]),
+        (f"{WINDOW} 4", "-x", [f"{WINDOW}=-x"]),
+    ],
+)
+def test_only_changed_words_are_ours(before: str, value: str, written: list[str]) -> None:
+    edited = set_flag(words(f"sglang serve {before}"), WINDOW, (), value, known_flags=KNOWN)
+    assert ours(edited) == written
+
+
+def test_a_dollar_sign_that_is_ours_already_is_the_same() -> None:
+    argv = (*words("sglang serve"), Word(WINDOW, ours=True), Word("$W", ours=True))
+    assert all(a is b for a, b in zip(set_flag(argv, WINDOW, (), "$W"), argv, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("word", "names"),
+    [
+        (BUDGET, True),
+        ("--speculative-ddtree-b", True),
+        ("--speculative-ddtree-", False),  # of the top-k cap, too
+        ("--enable-l", False),
+        ("--en", False),
+        ("--sp", False),
+        ("-speculative-ddtree-b", False),
+        ("speculative-ddtree-b", False),
+        (f"{BUDGET}s", False),
+    ],
+)
+def test_which_abbreviations_are_a_flag(word: str, names: bool) -> None:
+    argv = words(f"sglang serve {word} 8")
+    assert (find(argv, BUDGET, known_flags=KNOWN) is not None) is names
+    assert (find(argv, BUDGET) is not None) is (word == BUDGET)
+
+
+def test_four_letters_may_be_an_abbreviation() -> None:
+    argv = words("sglang serve --ab 8 --a 9")
+    assert get_flag(argv, "--abc", known_flags=("--abc", "--x")) == "8"
+
+
+@pytest.mark.parametrize(
+    ("before", "refused"),
+    [
+        ("--f 1 2", True),
+        ("--f 1 2 --x", True),
+        ("--x --f 1 -2", True),
+        ("--f 1", False),
+        ("--f 1 --x", False),
+        ("--f 1 '$ARGS'", False),
+        ("--f=1 2", False),
+        ("--f --x 2", False),
+        ("--f 1 -- 2", False),
+        ("--f 1 2 --f 3", True),
+    ],
+)
+def test_several_values_of_one_flag(before: str, refused: bool) -> None:
+    argv = words(f"sglang serve {before}")
+    if not refused:
+        assert get_flag(set_flag(argv, "--f", (), "8"), "--f") == "8"
+        return
+    with pytest.raises(UnitRefused) as caught:
+        set_flag(argv, "--f", (), "8")
+    assert caught.value.message.startswith("--f is given with several values: 1 ")
+    assert (
+        caught.value.hint == "only flags with one value can be tuned; write it once as --flag=value"
+    )
+    # A switch takes no value, so nothing stands beside it.
+    assert has_flag(set_flag(argv, "--f", (), True), "--f")
 
 
 @pytest.mark.parametrize(
