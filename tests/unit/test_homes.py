@@ -242,6 +242,17 @@ def test_a_variable_is_written_out_only_where_it_carries_a_flag_of_ours() -> Non
     assert [word.text for word in by_alias[5:7]] == [f"{BUDGET}=8", "--x"]
 
 
+def test_the_words_of_a_shells_script_stay_in_it() -> None:
+    live = (*HEAD, BUDGET, "8", "--x", "1")
+    original = an_original("bash", "-c", f"exec {' '.join(HEAD)} {BUDGET} 8 $ARGS", live=live)
+    launch = replace(original.launch, passage=Passage(shell=True))
+    original = replace(original, launch=launch, environ={"ARGS": "--x 1"})
+    assert resolved(original, (Flag(BUDGET),)) == launch.argv
+    other = replace(original, live_argv=(*HEAD, BUDGET, "9", "--x", "1"))
+    with pytest.raises(UnitRefused, match=f"the server has {BUDGET} 9, but ExecStart gives it 8"):
+        resolved(other, (Flag(BUDGET),))
+
+
 def test_one_argument_of_several_words_is_refused_where_a_flag_of_ours_is_in_it() -> None:
     def of(value: str) -> Original:
         return replace(an_original(*HEAD, "${ARGS}", active=False), environ={"ARGS": value})
