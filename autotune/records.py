@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-from sqlalchemy import JSON, ForeignKey, Index, MetaData, String, Text, UniqueConstraint
+from sqlalchemy import JSON, Double, ForeignKey, Index, MetaData, String, Text, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 __all__ = [
@@ -31,6 +31,8 @@ class Base(DeclarativeBase):
     """Every table of ours is called `autotune_...`."""
 
     metadata = MetaData(naming_convention=NAMING)
+    # As the migrations have it; older versions of SQLAlchemy would say FLOAT.
+    type_annotation_map: ClassVar[dict[Any, Any]] = {float: Double()}
 
 
 class StudyRow(Base):

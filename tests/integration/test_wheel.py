@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tomllib
-import venv
 from collections.abc import Callable
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+
+from tests.clean_environment import CleanEnvironment, run_pip
 
 ROOT = Path(__file__).parents[2]
 Installed = Callable[..., str]
@@ -34,29 +34,22 @@ print(*(load_study(file.stem).name for file in sorted(shipped.glob("*.toml"))))
 """
 
 
-def _pip(*words: str | Path) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, words)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("wheel")
-    clean, empty = folder / "clean", folder / "empty"
+    empty = folder / "empty"
     empty.mkdir()
-    venv.create(clean, symlinks=True)
-    there = ("--python", clean / "bin" / "python", "install", "--quiet", "--no-compile")
-    _pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
-    _pip(*there, "--require-hashes", "--requirement", ROOT / "requirements.lock")
-    _pip(*there, "--no-deps", *folder.glob("*.whl"))
-    _pip("--python", clean / "bin" / "python", "check")
+    clean = CleanEnvironment(folder / "clean")
+    run_pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
+    clean.install("--require-hashes", "--requirement", ROOT / "requirements.lock")
+    clean.install("--no-deps", *folder.glob("*.whl"))
+    clean.pip("check")
 
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("AUTOTUNE_", "PYTHON"))}
 
     def run(program: str, *words: str) -> str:
         ran = subprocess.run(
-            [clean / "bin" / program, *words],
+            [clean.programs / program, *words],
             cwd=empty,
             env={**kept, "AUTOTUNE_DATA": str(folder / "data")},
             capture_output=True,
