@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from autotune.benchmark import Benchmark, Endpoint, MeasureSettings, WindowNote
 from autotune.benchmark.audit import only_clients_fault
 from autotune.config import StudyConfig
 from autotune.drift import drift_between
+from autotune.engine_words import SGLANG_COUNTERS, CounterNames
+from autotune.engines import engine_of
 from autotune.errors import ConfigError, InvocationChanged, MeasurementError, UnitError
 from autotune.hosts import open_supervisor
 from autotune.measurement import BucketMeasurement, Drift
@@ -30,6 +32,7 @@ class Target:
     """A server that is measured as it stands.
 
     Attributes:
+        counters: What its engine calls its counters.
         require_same: Raises when it is no longer the same start of the server.
     """
 
@@ -37,6 +40,7 @@ class Target:
     model: str
     api_key: str | None = field(default=None, repr=False)
     endpoint: Endpoint = Endpoint.CHAT
+    counters: CounterNames = SGLANG_COUNTERS
     require_same: Callable[[], None] = _unwatched
 
 
@@ -86,9 +90,7 @@ def serving_unit(config: StudyConfig, host: str) -> Iterator[Target]:
                 raise InvocationChanged(f"{plan.host}: {plan.unit} was restarted while measured")
 
         target = url_target(plan.base_url, model=None, api_key=plan.api_key)
-        yield Target(
-            target.base_url, target.model, plan.api_key, target.endpoint, require_same=require_same
-        )
+        yield replace(target, counters=engine_of(plan.engine).counters, require_same=require_same)
 
 
 def bench(
@@ -121,6 +123,7 @@ def bench(
         prompts_seed=seed,
         settings=settings,
         endpoint=target.endpoint,
+        counter_names=target.counters,
     ) as client:
 
         def measured(bucket: Bucket) -> BucketMeasurement:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from autotune.engine_words import SGLANG_COUNTERS, SGLANG_LIMITS, CounterNames, LimitFlags
 from autotune.errors import ConfigError
 from autotune.plugins import Group, points
 from autotune.plugins import loaded as load_point
@@ -62,6 +63,8 @@ class Engine:
             nothing else would tie log and answer together; an export puts the unit's value back.
         tells_seed: Whether log and answer show the engine's own `random_seed`, which then serves
             where the nonce may not be used.
+        limits: Flags that bound requests and context, for the checks before a study.
+        counters: Its counters, for the accept length and the audits of a bucket.
     """
 
     name: str
@@ -70,9 +73,18 @@ class Engine:
     nonce_flag: str
     nonce_replaces: bool = False
     tells_seed: bool = True
+    limits: LimitFlags = field(default_factory=LimitFlags)
+    counters: CounterNames = field(default_factory=CounterNames)
 
 
-SGLANG = Engine("sglang", SglangServer, StartupLog, "--weight-version")
+SGLANG = Engine(
+    "sglang",
+    SglangServer,
+    StartupLog,
+    "--weight-version",
+    limits=SGLANG_LIMITS,
+    counters=SGLANG_COUNTERS,
+)
 
 
 def engine_of(name: str) -> Engine:

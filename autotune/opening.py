@@ -13,9 +13,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from autotune.checking.findings import CheckState
-from autotune.checking.limits import concurrency_finding, context_finding
+from autotune.checking.limits import limit_findings
 from autotune.config import StudyConfig
-from autotune.engines import SGLANG, engine_of, open_server
+from autotune.engines import engine_of, open_server
 from autotune.errors import (
     ConfigError,
     ConnectError,
@@ -168,11 +168,9 @@ def _require_room(
 ) -> None:
     """The largest bucket must fit into what the reference admits at once, the longest into its
     context."""
-    if plan.engine != SGLANG.name:
-        return  # what other engines admit at once, nobody here knows
     words = read_words(recipe.reference.argv, recipe.reference.passage)
-    for judge in (concurrency_finding, context_finding):
-        finding = judge(plan.host, config.workload, words, info)
+    engine = engine_of(plan.engine)
+    for finding in limit_findings(plan.host, config.workload, words, info, engine):
         if finding.state is CheckState.BAD:
             raise StudyError(finding.found, hint=finding.todo)
 

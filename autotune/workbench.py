@@ -13,7 +13,7 @@ from autotune.benchmark.audit import only_clients_fault
 from autotune.coding.evaluate import Answer, Outcome, judge_all
 from autotune.coding.launch import Limits
 from autotune.coding.sandbox import choose_sandbox
-from autotune.engines import open_server
+from autotune.engines import engine_of, open_server
 from autotune.errors import AutotuneError, ErrorRateTooHigh, MeasurementError
 from autotune.measurement import BucketMeasurement, CodingResult
 from autotune.raw import RawRequests, raw_requests
@@ -68,6 +68,7 @@ class ServerBench:
             api_key=plan.api_key,
             prompts_seed=self._spec.prompts_seed,
             settings=self._spec.measure,
+            counter_names=engine_of(plan.engine).counters,
         )
         self._bench.__enter__()
         return self

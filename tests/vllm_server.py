@@ -17,7 +17,7 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 _WORD = re.compile(r"\w{1,4}|[^\w\s]")
@@ -44,12 +44,16 @@ def application(name: str, *, drafted: int) -> Starlette:
         text = body.get("prompt") or "".join(m["content"] for m in body.get("messages", ()))
         return {"prompt_tokens": len(_WORD.findall(text)), "completion_tokens": done}
 
+    counted = {"drafts": 0, "accepted_tokens": 0}
+
     async def stream(body: dict[str, Any]) -> AsyncIterator[str]:
         wanted, done = body["max_tokens"], 0
         while done < wanted:
             await asyncio.sleep(0.004)
             new = min(a_step, wanted - done)
             done += new
+            counted["drafts"] += 1
+            counted["accepted_tokens"] += drafted // 2
             choice = {"index": 0, "delta": {"content": "word " * new}, "finish_reason": None}
             chunk = {"model": name, "choices": [choice], "usage": usage(body, done)}
             yield f"data: {json.dumps(chunk)}\n\n"
@@ -77,6 +81,13 @@ def application(name: str, *, drafted: int) -> Starlette:
     async def version(request: Request) -> Response:
         return JSONResponse({"version": "0.11.0"})
 
+    async def metrics(request: Request) -> Response:
+        lines = [
+            f'vllm:spec_decode_num_{name}_total{{engine="0",model_name="m"}} {float(value)}'
+            for name, value in counted.items()
+        ]
+        return PlainTextResponse("\n".join(lines) + "\n")
+
     async def tokenize(request: Request) -> Response:
         return JSONResponse({"count": len(_WORD.findall((await request.json())["prompt"]))})
 
@@ -84,6 +95,7 @@ def application(name: str, *, drafted: int) -> Starlette:
         routes=[
             Route("/v1/models", models),
             Route("/version", version),
+            Route("/metrics", metrics),
             Route("/tokenize", tokenize, methods=["POST"]),
             Route("/v1/completions", complete, methods=["POST"]),
             Route("/v1/chat/completions", complete, methods=["POST"]),

@@ -77,13 +77,18 @@ def server_view(before: CounterValues, after: CounterValues) -> ServerView:
     Without an answer before the bucket there is no difference: what was counted since the server's
     start is not what the bucket got.
     """
-    if not before.answered or after.generation_tokens is None:
+    if not before.answered:
         return ServerView(None, after.accept_length, None)
+    accept_length = after.accept_length
+    steps = (after.verify_calls or 0) - (before.verify_calls or 0)
+    if after.accepted_tokens is not None:
+        accepted = after.accepted_tokens - (before.accepted_tokens or 0)
+        accept_length = 1 + accepted / steps if steps > 0 else None
+    if after.generation_tokens is None:
+        return ServerView(None, accept_length, None)
     generated = after.generation_tokens - (before.generation_tokens or 0)
     cached = (after.cached_tokens or 0) - (before.cached_tokens or 0)
-    accept_length = after.accept_length
-    if after.verify_calls is not None:
-        steps = after.verify_calls - (before.verify_calls or 0)
+    if after.verify_calls is not None and after.accepted_tokens is None:
         accept_length = generated / steps if steps > 0 else None
     return ServerView(generated, accept_length, cached)
 

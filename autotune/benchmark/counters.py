@@ -2,7 +2,8 @@
 
 SGLang counts a request's tokens and verify calls when the request ends (`observe_one_finished_
 request` in `metrics_collector.py`), not as they are produced.  So deltas are taken over a span at
-whose both ends nothing of ours is running, never over the windows.
+whose both ends nothing of ours is running, never over the windows.  Other engines have other names
+for them (`engine_words`).
 """
 
 from __future__ import annotations
@@ -14,15 +15,13 @@ from typing import Protocol
 
 import httpx
 
+from autotune.engine_words import SGLANG_COUNTERS, CounterNames
 from autotune.sglang.limits import limits_of
 from autotune.sglang.server import ServerInfo, parse_server_info
 
 __all__ = ["CounterValues", "Counters", "HttpCounters", "NoCounters", "parse_metrics"]
 
 _SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{.*\})?\s+([^\s]+)", re.MULTILINE)
-_GENERATED = "sglang:generation_tokens_total"
-_VERIFIED = "sglang:spec_verify_calls_total"
-_CACHED = "sglang:cached_tokens_total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +31,7 @@ class CounterValues:
     Attributes:
         generation_tokens: Output tokens of all ended requests since the start.
         verify_calls: Verify steps of all ended requests since the start, one a request and step.
+        accepted_tokens: Drafted tokens that were accepted since the start.
         cached_tokens: Prompt tokens found in the prefix cache since the start.
         accept_length: The server's running average of output tokens per verify step.
         max_running_requests: Requests that all its data-parallel ranks run at once at most.
@@ -42,6 +42,7 @@ class CounterValues:
 
     generation_tokens: int | None = None
     verify_calls: int | None = None
+    accepted_tokens: int | None = None
     cached_tokens: int | None = None
     accept_length: float | None = None
     max_running_requests: int | None = None
@@ -65,15 +66,23 @@ class NoCounters:
 
 
 class HttpCounters:
-    """`/metrics` and `/server_info` of an SGLang server; each may be absent.
+    """`/metrics` and, of SGLang, `/server_info`; each may be absent.
 
     Args:
         client: With the server's base URL and, where it needs one, the key.
+        names: What the engine calls its counters.
         timeout_s: A server whose scheduler has died answers `/server_info` never.
     """
 
-    def __init__(self, client: httpx.AsyncClient, *, timeout_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        *,
+        names: CounterNames = SGLANG_COUNTERS,
+        timeout_s: float = 5.0,
+    ) -> None:
         self._client = client
+        self._names = names
         self._timeout_s = timeout_s
 
     async def read(self) -> CounterValues:
@@ -84,10 +93,11 @@ class HttpCounters:
         info = _server_info(text or "")
         limits = limits_of(info)
         return CounterValues(
-            generation_tokens=_whole(totals.get(_GENERATED)),
+            generation_tokens=_whole(totals.get(self._names.generated)),
             # The counter appears with the first verify call, later than the token counter.
-            verify_calls=_whole(totals.get(_VERIFIED)),
-            cached_tokens=_whole(totals.get(_CACHED)),
+            verify_calls=_whole(totals.get(self._names.steps)),
+            accepted_tokens=_whole(totals.get(self._names.accepted)),
+            cached_tokens=_whole(totals.get(self._names.cached)),
             accept_length=_number(info.merged.get("avg_spec_accept_length")),
             max_running_requests=limits.max_running_requests,
             largest_graph=limits.largest_graph_batch,

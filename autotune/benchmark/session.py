@@ -19,6 +19,7 @@ from autotune.benchmark.measure import BucketMeter, WindowNote
 from autotune.benchmark.requests import Outcome, RequestTimings
 from autotune.benchmark.spread import Connection, Pool, SpreadLoad, processes_for
 from autotune.closing import Closing
+from autotune.engine_words import SGLANG_COUNTERS, CounterNames
 from autotune.errors import AutotuneError, ErrorRateTooHigh
 from autotune.measure_settings import MeasureSettings
 from autotune.measurement import BucketMeasurement, BucketQuality
@@ -46,6 +47,7 @@ class Benchmark(Closing):
         prompts_seed: The study's seed.
         transport: Replaces the network, for tests.
         counters: Replaces the server's `/metrics` and `/server_info`.
+        counter_names: What the engine calls its counters.
         processes: Processes that the streams are spread over; after a bucket in which one process
             was the bottleneck, as many as there are cores.
     """
@@ -61,6 +63,7 @@ class Benchmark(Closing):
         endpoint: Endpoint = Endpoint.CHAT,
         transport: httpx.AsyncBaseTransport | None = None,
         counters: Counters | None = None,
+        counter_names: CounterNames = SGLANG_COUNTERS,
         processes: int = 1,
     ) -> None:
         self._settings = settings
@@ -88,7 +91,7 @@ class Benchmark(Closing):
         )
         self._pool = Pool()
         self._processes = processes
-        self._counters = counters or HttpCounters(self._client.http)
+        self._counters = counters or HttpCounters(self._client.http, names=counter_names)
         self._runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self._library = PromptLibrary.of_seed(prompts_seed)
         self._counts: PieceCounts | None = None

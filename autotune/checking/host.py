@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autotune.checking.findings import CheckState, Finding, tried
-from autotune.checking.limits import concurrency_finding, context_finding, room_finding
+from autotune.checking.limits import limit_findings, room_finding
 from autotune.config import StudyConfig
 from autotune.engines import SGLANG, engine_of, open_server
 from autotune.errors import (
@@ -284,12 +284,13 @@ def _look_at_flags(
 
     if look.add(tried(plan.host, "deployed", recipe)) and look.recipe is not None:
         argv = read_words(look.recipe.reference.argv, look.recipe.reference.passage)
-        if not ours:
+        engine = engine_of(plan.engine)
+        known = list(limit_findings(plan.host, config.workload, argv, info, engine))
+        for finding in known:
+            look.add(finding)
+        if not known:
             look.note("limits", f"of {plan.engine} are not known: buckets must fit by themselves")
-            return
-        look.add(concurrency_finding(plan.host, config.workload, argv, info))
-        look.add(context_finding(plan.host, config.workload, argv, info))
-        if info is not None:
+        if info is not None and ours:
             look.add(room_finding(plan.host, config.workload, info))
 
 

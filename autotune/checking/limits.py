@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from autotune.checking.findings import CheckState, Finding
+from autotune.engines import SGLANG, Engine
 from autotune.sglang.algorithms import ALGORITHM_ALIASES, ALGORITHM_FLAG, SPECULATIVE_LIMIT
 from autotune.sglang.flags import get_flag
 from autotune.sglang.limits import limits_of
@@ -12,21 +13,31 @@ from autotune.sglang.server import ServerInfo
 from autotune.supervisors.base import Word
 from autotune.workload import Workload
 
-__all__ = ["concurrency_finding", "context_finding", "room_finding"]
+__all__ = ["limit_findings", "room_finding"]
 
-RUNNING_FLAG = "--max-running-requests"
-CONTEXT_FLAG = "--context-length"
+_SPECULATIVE = f"; under speculation SGLang admits {SPECULATIVE_LIMIT} when it is left out"
 
 
-def concurrency_finding(
-    host: str, workload: Workload, argv: Sequence[Word], info: ServerInfo | None
+def limit_findings(
+    host: str, workload: Workload, argv: Sequence[Word], info: ServerInfo | None, engine: Engine
+) -> Iterator[Finding]:
+    """The buckets against every limit of which the engine has a flag."""
+    if engine.limits.requests:
+        yield _concurrency(host, workload, argv, info, engine)
+    if engine.limits.context:
+        yield _context(host, workload, argv, info, engine)
+
+
+def _concurrency(
+    host: str, workload: Workload, argv: Sequence[Word], info: ServerInfo | None, engine: Engine
 ) -> Finding:
     """Whether the largest bucket fits into what the reference admits at once."""
-    what, most = "concurrency", workload.largest_concurrency
-    given = get_flag(argv, RUNNING_FLAG)
-    told = limits_of(info).max_running_requests if info is not None else None
+    what, most, flag = "concurrency", workload.largest_concurrency, engine.limits.requests
+    ours = engine.name == SGLANG.name
+    given = get_flag(argv, flag)
+    told = limits_of(info).max_running_requests if info is not None and ours else None
     limit = int(given) if given is not None and given.isdecimal() else told
-    if not isinstance(limit, int) and get_flag(argv, ALGORITHM_FLAG, ALGORITHM_ALIASES):
+    if not isinstance(limit, int) and ours and get_flag(argv, ALGORITHM_FLAG, ALGORITHM_ALIASES):
         limit = SPECULATIVE_LIMIT
     if not isinstance(limit, int):
         return Finding(
@@ -34,7 +45,7 @@ def concurrency_finding(
             what,
             CheckState.NOTE,
             f"buckets ask for up to {most} requests at once; what the server admits is not known",
-            f"{RUNNING_FLAG} says it; under speculation SGLang admits 48 when it is left out",
+            f"{flag} says it{_SPECULATIVE if ours else ''}",
         )
     if most > limit:
         return Finding(
@@ -42,7 +53,7 @@ def concurrency_finding(
             what,
             CheckState.BAD,
             f"a bucket asks for {most} requests at once, but the server on {host} admits {limit}",
-            f'add fixed_flags = [{{ flag = "{RUNNING_FLAG}", value = "{most}", why = "..." }}] to '
+            f'add fixed_flags = [{{ flag = "{flag}", value = "{most}", why = "..." }}] to '
             "[service], or drop the bucket",
         )
     return Finding(
@@ -50,14 +61,14 @@ def concurrency_finding(
     )
 
 
-def context_finding(
-    host: str, workload: Workload, argv: Sequence[Word], info: ServerInfo | None
+def _context(
+    host: str, workload: Workload, argv: Sequence[Word], info: ServerInfo | None, engine: Engine
 ) -> Finding:
     """Whether the longest bucket fits into the server's context."""
-    what = "context"
+    what, flag = "context", engine.limits.context
     longest = max(workload.buckets, key=lambda b: b.context_tokens + b.output_tokens)
     needed = longest.context_tokens + longest.output_tokens
-    given = get_flag(argv, CONTEXT_FLAG)
+    given = get_flag(argv, flag)
     told = info.merged.get("context_length") if info is not None else None
     limit = int(given) if given is not None and given.isdecimal() else told
     if not isinstance(limit, int) and info is not None:
@@ -68,7 +79,7 @@ def context_finding(
             what,
             CheckState.NOTE,
             f"a bucket needs {needed} tokens of context; what the server takes is not known",
-            f"{CONTEXT_FLAG} says it, else the model does",
+            f"{flag} says it, else the model does",
         )
     if needed > limit:
         return Finding(
@@ -77,7 +88,7 @@ def context_finding(
             CheckState.BAD,
             f"bucket {longest.key} needs {longest.context_tokens} + {longest.output_tokens} tokens "
             f"of context, the server takes {limit}",
-            f"drop the bucket, or raise {CONTEXT_FLAG} in the unit",
+            f"drop the bucket, or raise {flag} in the unit",
         )
     return Finding(
         host, what, CheckState.OK, f"buckets need up to {needed} tokens, the server takes {limit}"

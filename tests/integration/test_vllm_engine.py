@@ -113,8 +113,28 @@ def test_a_study_of_vllm_with_its_proof(tmp_path: Path, packages: Path) -> None:
         }
         assert all(link["ok"] for link in proof.values())
         assert proof["nonce"]["wanted"].startswith("served_model_name: ")
+    # One token a step and half of what is drafted, by the engine's own counters.
+    assert trials[0]["buckets"][0]["accept_length"] == pytest.approx(3.0)
     assert trials[1]["parameters"] == {"draft_tokens": 12, "lookup_max": 4}
     assert links(trials[1])["draft_tokens: server_args"]["seen"].endswith("=12")
+
+
+def test_its_limits_are_held_against_the_buckets(tmp_path: Path, packages: Path) -> None:
+    study = a_study(tmp_path)
+    text = study.read_text()
+    study.write_text(text.replace("serve model", "serve model --max-num-seqs 1 --max-model-len 90"))
+    ended = autotune(tmp_path, packages, "check", "--study", str(study), "--json")
+    found = {one["what"]: one for one in json.loads(ended.stdout)["findings"]}
+    assert ended.returncode == 1
+    assert (found["concurrency"]["state"], found["context"]["state"]) == ("bad", "bad")
+    assert "admits 1" in found["concurrency"]["found"]
+    assert "--max-num-seqs" in found["concurrency"]["todo"]
+    assert "--max-model-len" in found["context"]["todo"]
+    study.write_text(text)
+    ended = autotune(tmp_path, packages, "check", "--study", str(study), "--json")
+    found = {one["what"]: one for one in json.loads(ended.stdout)["findings"]}
+    assert found["concurrency"]["todo"] == "--max-num-seqs says it"
+    assert "SGLang" not in ended.stdout
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from autotune.benchmark.audit import (
 from autotune.benchmark.closed_loop import PromptFeed, WindowLedger
 from autotune.benchmark.counters import CounterValues, HttpCounters, parse_metrics
 from autotune.benchmark.requests import Failure, Outcome, RequestTimings
+from autotune.engine_words import SGLANG_COUNTERS, CounterNames
 from autotune.measurement import BucketQuality
 from tests.builders import a_bucket
 
@@ -49,7 +50,7 @@ def request(
     )
 
 
-def read(answers: dict[str, str]) -> CounterValues:
+def read(answers: dict[str, str], *, names: CounterNames = SGLANG_COUNTERS) -> CounterValues:
     def handle(asked: httpx.Request) -> httpx.Response:
         text = answers.get(asked.url.path)
         return httpx.Response(404) if text is None else httpx.Response(200, text=text)
@@ -57,7 +58,7 @@ def read(answers: dict[str, str]) -> CounterValues:
     async def run() -> CounterValues:
         transport = httpx.MockTransport(handle)
         async with httpx.AsyncClient(base_url="http://server", transport=transport) as client:
-            return await HttpCounters(client).read()
+            return await HttpCounters(client, names=names).read()
 
     return asyncio.run(run())
 
@@ -103,6 +104,21 @@ def test_accept_length_is_of_the_differences() -> None:
     before = CounterValues(generation_tokens=100, verify_calls=50, accept_length=2.0)
     after = CounterValues(generation_tokens=500, verify_calls=150, accept_length=3.3)
     assert server_view(before, after).accept_length == 4.0
+
+
+def test_accept_length_is_of_accepted_drafts_where_the_engine_counts_those() -> None:
+    before = CounterValues(verify_calls=50, accepted_tokens=100)
+    after = CounterValues(verify_calls=150, accepted_tokens=350)
+    view = server_view(before, after)
+    assert (view.accept_length, view.generation_tokens, view.cached_tokens) == (3.5, None, None)
+    assert server_view(before, before).accept_length is None
+    assert server_view(CounterValues(answered=False), after).accept_length is None
+
+
+def test_counters_are_read_by_the_names_of_the_engine() -> None:
+    text = 'x:steps{a="1"} 3\nx:steps{a="2"} 4\nx:accepted 9\nsglang:generation_tokens_total 5\n'
+    names = CounterNames(steps="x:steps", accepted="x:accepted")
+    assert read({"/metrics": text}, names=names) == CounterValues(verify_calls=7, accepted_tokens=9)
 
 
 def test_without_verify_calls_the_running_average_is_all_there_is() -> None:

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import httpx
 
+from autotune.engine_words import CounterNames, LimitFlags
 from autotune.engines import Engine
 from autotune.errors import MeasurementError
 from autotune.sglang.log import StartupLog
@@ -152,4 +153,10 @@ VLLM = Engine(
     nonce_flag="--served-model-name",
     nonce_replaces=True,
     tells_seed=False,
+    limits=LimitFlags("--max-num-seqs", "--max-model-len"),
+    # Tokens are counted as they are made, also what a closed stream never sent: no `generated`.
+    counters=CounterNames(
+        steps="vllm:spec_decode_num_drafts_total",
+        accepted="vllm:spec_decode_num_accepted_tokens_total",
+    ),
 )
