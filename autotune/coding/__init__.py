@@ -1,0 +1,1 @@
+"""Programming tasks: a suite, its answers, and the sandbox that runs them."""

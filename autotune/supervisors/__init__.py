@@ -1,0 +1,1 @@
+"""One service on one host: the protocol, and both that keep it."""

@@ -1,0 +1,1 @@
+"""A systemd unit: its facts, where its flags live, drop-ins, its log."""
