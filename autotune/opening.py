@@ -79,7 +79,7 @@ def plan_host(config: StudyConfig, host: str) -> HostPlan:
         url_port = None
     if url_port is None:
         raise ConfigError(
-            f"service.base_url {service.base_url} names no port from 1 to 65535",
+            f"{config.path}: service.base_url {service.base_url} names no port from 1 to 65535",
             hint="for example http://{host}:30000",
         )
     filled = {
@@ -99,8 +99,8 @@ def plan_host(config: StudyConfig, host: str) -> HostPlan:
         ssh_config=service.ssh_config or "",
         directory=directory,
         engine=service.engine,
-        api_key=_secret(service.api_key_env),
-        admin_api_key=_secret(service.admin_api_key_env),
+        api_key=_secret(config.path, "api_key_env", service.api_key_env),
+        admin_api_key=_secret(config.path, "admin_api_key_env", service.admin_api_key_env),
         stop_timeout_s=service.stop_timeout_s,
         load_timeout_s=service.load_timeout_s,
         command_timeout_s=service.command_timeout_s,
@@ -194,13 +194,13 @@ def host_address(host: str, ssh_config: str | None) -> str:
     return resolve(host, SshOptions(config=ssh_config or "")).hostname
 
 
-def _secret(variable: str | None) -> str | None:
+def _secret(path: Path, key: str, variable: str | None) -> str | None:
     if variable is None:
         return None
     if not os.environ.get(variable):
         raise ConfigError(
-            f"the environment variable {variable}, named by the definition, is not set",
-            hint=f"export {variable}=..., or take it out of [service]",
+            f"{path}: service.{key}: the environment variable {variable} is not set",
+            hint=f"export {variable}=..., or take {key} out of [service]",
         )
     return os.environ[variable]
 

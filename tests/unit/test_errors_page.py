@@ -12,7 +12,6 @@ PLACES = (
     *(
         "./search_spaces/mine.toml:",
         "./objectives/mine.toml",
-        "service.base_url",
         "--",
         "./mime.toml",
     ),
@@ -20,7 +19,6 @@ PLACES = (
         "search_spaces/mime.toml",
         "search_spaces/mine.toml",
         "autotune.db",
-        "NO_SUCH_KEY",
         "study 'mine'",
     ),
     *("'sqlite://'", "127.0.0.1:1", "'tune'", "say what to restore"),

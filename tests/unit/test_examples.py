@@ -15,8 +15,11 @@ import pytest
 
 from autotune.config import load_study
 from autotune.json_outputs import SHAPES
+from autotune.json_shapes import HostsShape
 from autotune.repository import Repository, Role
+from autotune.roster import Roster
 from autotune.storage import open_engine
+from autotune.stored import Wanted
 from tests.builders import OWNER, a_conclusion, a_start
 from tests.command_line import called, command_tree
 from tests.databases import template
@@ -84,6 +87,27 @@ def test_an_example_does_what_it_says(command: str, said: str, folder: Path) -> 
     ended = called(*example(command), folder=folder)
     assert ended.code == 0, ended.err
     assert said in ended.out
+
+
+def test_the_examples_of_hosts_say_what_is_wanted_of_each(tmp_path: Path) -> None:
+    template(tmp_path).rename(tmp_path / "autotune.db")
+    engine = open_engine(f"sqlite:///{tmp_path}/autotune.db", create=False)
+    repository = Repository(engine)
+    repository.open_study("kimi-k26", definition={}, fingerprint="f", provenance={})
+    Roster(repository, "kimi-k26").want("gpu-a", Wanted.ADD)
+    engine.dispose()
+    for command, said in (
+        ("hosts add", "gpu-c will be used by a run of the study"),
+        ("hosts drain", "gpu-a will be restored after the start that runs on it"),
+    ):
+        ended = called(*example(command), folder=tmp_path)
+        assert (ended.code, ended.err) == (0, "")
+        assert said in ended.out
+    shown = called(*example("hosts list"), folder=tmp_path)
+    assert (shown.code, shown.err) == (0, "")
+    listed = called(*example("hosts list"), "--json", folder=tmp_path)
+    hosts = {one.host: one.wanted for one in HostsShape.model_validate_json(listed.out).root}
+    assert hosts == {"gpu-a": "drain", "gpu-c": "add"}
 
 
 def test_the_tables_of_a_report_are_files(folder: Path, tmp_path: Path) -> None:
