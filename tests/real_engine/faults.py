@@ -93,15 +93,17 @@ FAULTS = (
 
 _TEXT = """\
 #!{python}
-# Starts the engine; spoils its command line for some draft token counts, each once.
+# Starts the engine; spoils its command line for some draft token counts, some in one start only.
 import json, os, pathlib, runpy, socket, subprocess, sys
 words = sys.argv[1:]
 given = words[len(words) - 1 - words[::-1].index("--speculative-num-draft-tokens") + 1]
 fault = json.loads({faults!r}).get(given)
+# A start is known by its nonce: the service manager may run it more than once.
+nonce = words[words.index("--weight-version") + 1] if "--weight-version" in words else ""
 mark = pathlib.Path("/var/lib/sglang", "spoiled-" + given)
-if fault is not None and not mark.exists():
-    if fault["once"]:
-        mark.touch()
+if fault is not None and fault["once"] and not mark.exists():
+    mark.write_text(nonce)
+if fault is not None and (not fault["once"] or mark.read_text() == nonce):
     words += fault["flags"]
     if fault["hold_port"]:
         port = int(words[words.index("--port") + 1])
@@ -136,6 +138,9 @@ class Provoked:
 
     Attributes:
         told_s: From the line that the failure quotes, as the journal dates it, to the verdict.
+        visible_s: The same from when the failure could be seen: from the end of the process where
+            the line came before it, since such a line need not be fatal (an exception that is
+            caught, say) until the process has ended.
         again: State of the second try of a failed trial; "" where there is none.
     """
 
@@ -144,6 +149,7 @@ class Provoked:
     kind: str
     message: str
     told_s: float | None
+    visible_s: float | None
     again: str
 
     @property
@@ -154,7 +160,7 @@ class Provoked:
             return f"{self.fault.name} is {seen}, not {wanted}: {self.message}"
         if self.fault.words not in self.message:
             return f"{self.fault.name}: no {self.fault.words!r} in {self.message!r}"
-        if self.state == "failed" and self.again != "complete":
+        if self.state == "failed" and self.again not in ("complete", "pruned"):
             return f"{self.fault.name}: the second try is {self.again or 'missing'}"
         return ""
 
@@ -198,15 +204,18 @@ def _provoked(
     record = start.record
     failure = record.failure if record else None
     if record is None or failure is None:
-        return Provoked(fault, str(trial.state), "", "", None, "")
-    lines = [
-        at_s
-        for at_s, text in logged
-        if record.started_at_s <= at_s <= record.ended_at_s and fault.words in text
-    ]
+        return Provoked(fault, str(trial.state), "", "", None, None, "")
+    within = [one for one in logged if record.started_at_s <= one[0] <= record.ended_at_s]
+    lines = [at_s for at_s, text in within if fault.words in text]
+    stops = [at_s for at_s, text in within if text.startswith("Stopping ")]
+    by_itself_s = min(stops, default=record.ended_at_s)
+    ends = [at for at, text in within if "Main process exited" in text and at <= by_itself_s]
     again = next((str(one.state) for one, _ in own[1:] if one.retry_of == trial.number), "")
     told_s = record.ended_at_s - lines[0] if lines else None
-    return Provoked(fault, str(trial.state), failure.kind, failure.message, told_s, again)
+    visible_s = record.ended_at_s - max(lines[0], ends[-1] if ends else 0.0) if lines else None
+    return Provoked(
+        fault, str(trial.state), failure.kind, failure.message, told_s, visible_s, again
+    )
 
 
 def _journal(host: SystemdHost) -> list[tuple[float, str]]:

@@ -129,14 +129,16 @@ def _failures(host: SystemdHost, engine: place.RealEngine, folder: Path) -> bool
     found = provoke(host, engine, folder)
     late = False
     for one in found:
-        told = "-" if one.told_s is None else f"{one.told_s:.1f} s"
+        told = "-" if one.told_s is None else f"{one.told_s:.1f} s after its line"
+        if one.visible_s != one.told_s:
+            told += f", {one.visible_s:.1f} s after the end of the process"
         again = f", second try {one.again}" if one.again else ""
-        print(f"{one.fault.name:18} {one.state:10} {one.kind:17} told after {told}{again}")
+        print(f"{one.fault.name:18} {one.state:10} {one.kind:17} told {told}{again}")
         print(f"{'':18} {one.message[:160]}")
         if one.problem:
             print(f"PROBLEM: {one.problem}")
-        late |= one.told_s is not None and one.told_s > MOST_TOLD_S
-    print(f"goal: told within {MOST_TOLD_S:.0f} s of the line: {'MISSED' if late else 'met'}")
+        late |= one.visible_s is not None and one.visible_s > MOST_TOLD_S
+    print(f"goal: told within {MOST_TOLD_S:.0f} s of being visible: {'MISSED' if late else 'met'}")
     return late or any(one.problem for one in found)
 
 
