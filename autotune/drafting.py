@@ -110,7 +110,8 @@ def recognised(live: LiveUnit) -> Algorithm:
             shown = " ".join(texts[:3]) or "nothing"
             raise UnitRefused(
                 f"{where} does not look like SGLang: it runs {shown}",
-                hint="name the unit whose ExecStart runs SGLang",
+                hint="name the unit whose ExecStart runs SGLang; for another engine the "
+                "definition is written by hand, see docs/how-to.md",
             )
         raise UnitRefused(
             f"{where} runs without speculative decoding, so there is nothing to tune",
