@@ -19,10 +19,11 @@ from autotune.session import HostSession
 from autotune.spool import Spool
 from autotune.storage import open_engine, storage_url
 from autotune.supervisors.base import Lease, Owner
+from autotune.testing.simulated_runner import SimulatedSession
 from autotune.trial import TrialSpec
 from tests.databases import emptied, postgres
 from tests.scripted import OWNER, Clock, a_plan, a_recipe, some_answers
-from tests.unit.test_driver import NAME, FakeSession, World, a_config, good, points, step
+from tests.unit.driver.world import NAME, World, a_config, good, points, step
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ class Team:
 
     def driver(self, machine: str, host: str, *, spool: Spool | None = None) -> Driver:
         owner = replace(OWNER, machine=machine)
-        session = FakeSession(a_plan(host), Lease("l" * 32, host, owner, 300.0), a_recipe())
+        session = SimulatedSession(a_plan(host), Lease("l" * 32, host, owner, 300.0), a_recipe())
         return Driver(
             self.world.config,
             study=self.world._study(),
