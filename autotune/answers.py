@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.coding.lossless import (
@@ -17,7 +17,7 @@ from autotune.coding.lossless import (
     losslessness,
 )
 from autotune.coding.sandbox import choose_sandbox
-from autotune.coding.suite import TaskSample, load_suite, task_samples
+from autotune.coding.suite import MOST_WORDINGS, TaskSample, load_suite, task_samples
 from autotune.config import StudyConfig
 from autotune.errors import ObjectiveError
 
@@ -60,6 +60,8 @@ class Answers:
         allow_weak: Whether the weaker sandbox may stand in.
         own: Where the host's references have parted from the first one, and that from itself.
         own_texts: Whether a reference is measured.
+        more: Sets of other samples, one for each final round; empty in a start's own, and where the
+            suite has no more.
     """
 
     greedy: Mapping[str, str]
@@ -72,6 +74,19 @@ class Answers:
     allow_weak: bool
     own: tuple[int | None, ...] = ()
     own_texts: bool = False
+    more: tuple[tuple[TaskSample, ...], ...] = ()
+
+    def of_start(self, final_round: int | None) -> Answers:
+        """What one start is asked.
+
+        Args:
+            final_round: Number of its final round, whose samples are the same for the reference
+                and every finalist and, as long as there are, others than those of the search and
+                of the other rounds; None outside of these.
+        """
+        if final_round is None or not self.more:
+            return replace(self, more=())
+        return replace(self, samples=self.more[final_round % len(self.more)], more=())
 
 
 def sample_key(sample: TaskSample) -> str:
@@ -127,8 +142,11 @@ def study_answers(config: StudyConfig) -> Answers:
         ObjectiveError: The suite holds fewer samples than are asked for.
     """
     samples: tuple[TaskSample, ...] = ()
+    more: tuple[tuple[TaskSample, ...], ...] = ()
     if config.suite is not None:
-        samples = _samples(config.suite, config.coding.samples)
+        samples, more = _sample_sets(
+            config.suite, config.coding.samples, in_final=config.samples_of_final()
+        )
     return Answers(
         greedy=greedy_prompts(config.lossless.prompts),
         greedy_tokens=config.lossless.max_tokens,
@@ -138,6 +156,7 @@ def study_answers(config: StudyConfig) -> Answers:
         concurrency=config.coding.concurrency,
         timeout_s=config.coding.timeout_s,
         allow_weak=config.coding.sandbox == "weak",
+        more=more,
     )
 
 
@@ -151,11 +170,25 @@ def require_sandbox(answers: Answers) -> None:
         choose_sandbox(allow_weak=answers.allow_weak)
 
 
-def _samples(suite: Path, count: int) -> tuple[TaskSample, ...]:
+def _sample_sets(
+    suite: Path, count: int, *, in_final: int
+) -> tuple[tuple[TaskSample, ...], tuple[tuple[TaskSample, ...], ...]]:
+    """The samples of every start, and as many sets for final rounds as there are wordings for.
+
+    None shares a sample with another.  What a suite is too small for is asked in smaller sets, but
+    not in smaller ones than the first.
+    """
     try:
-        return task_samples(load_suite(suite), count=count)
+        tasks = load_suite(suite)
+        samples = task_samples(tasks, count=max(count, len(tasks) * MOST_WORDINGS))
     except ValueError as error:
         raise ObjectiveError(
             f"coding.samples = {count} is too much for {suite}: {error}",
             hint="ask for fewer samples, or add tasks",
         ) from error
+    rest = samples[count:]
+    size = min(in_final, len(rest))
+    if size < count:
+        return samples[:count], ()
+    firsts = range(0, len(rest) - size + 1, size)
+    return samples[:count], tuple(rest[first : first + size] for first in firsts)

@@ -9,14 +9,16 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from autotune.believing import belief_of, findings, history_of, outlook
+from autotune.coding.pooling import Pooled
 from autotune.config import StudyConfig
-from autotune.gate_caveats import gate_caveats
+from autotune.gate_caveats import final_caveat, gate_caveats, pooled_answers
 from autotune.measurement import Ending, Interval
 from autotune.objective import in_tok_per_s
 from autotune.repository import Role, StoredStart, StoredStudy, StoredTrial
 from autotune.space import ParameterValue, Values
 from autotune.verdict import (
     LEAST_REPEATS,
+    NONE_LEFT,
     PointEstimate,
     Remeasured,
     Verdict,
@@ -43,6 +45,8 @@ class Conclusion:
             mean; None without a verdict.
         reference_score: Mean of the reference's fresh measurements, tok/s.
         findings: What matters, as `autotune.believing.findings`.
+        finalists: Each with its ratio, interval, trial and parameters, and under "coding" the
+            judgement on its pooled answers (`autotune.coding.pooling.Pooled`), None without any.
         outlook: What another trial would cost and bring, in words; empty where it is not known.
         starts: Ended starts of the study that it knows of: with more, it is of yesterday.
     """
@@ -100,9 +104,10 @@ def contenders(config: StudyConfig, stored: StoredStudy) -> tuple[int, ...]:
 def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
     """Judge the final rounds; nothing measured during the search enters.
 
-    A finalist that broke a limit, shut its gate or proved infeasible in any of its final starts is
-    out, whatever its other starts gave.  So is one that was measured too rarely where another was
-    not: it must not keep the others from a verdict.
+    A finalist that broke a limit or proved infeasible in any of its final starts is out, whatever
+    its other starts gave.  So is one that was measured too rarely where another was not: it must
+    not keep the others from a verdict.  One whose coding answers of all rounds together fail more
+    than chance explains cannot win, however fast it is (`autotune.coding.pooling`).
     """
     space = config.space
     deployed = space.effective(space.deployed())
@@ -126,12 +131,20 @@ def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
     rare = _rare([key for key, _, _ in scored if key != reference])
     out |= {key: (trial.number, rare[key]) for key, trial, _ in scored if key in rare}
     scored = [one for one in scored if one[0] not in rare]
+    pooled = pooled_answers([(key, start) for key, _, start in scored], reference=reference)
+    refused = {key for key, one in pooled.items() if one.refused and config.score.penalty > 0}
+    out |= {
+        key: (trial.number, pooled[key].sentence()) for key, trial, _ in scored if key in refused
+    }
     judged = verdict(
         [Remeasured(key, s.host, s.round, _absolute(s, config)) for key, _, s in scored],
         reference=reference,
         changes={key: space.changes(trial.parameters) for key, trial, _ in scored},
+        barred=refused,
     )
-    if judged.kind is VerdictKind.NOT_ENOUGH_DATA and (reason := _nothing_to_compare(stored)):
+    none_left = out and {key for key, _, _ in scored} - refused == {reference}
+    nothing = NONE_LEFT if none_left else _nothing_to_compare(stored)
+    if judged.kind is VerdictKind.NOT_ENOUGH_DATA and (reason := nothing):
         judged = replace(judged, kind=VerdictKind.NO_SIGNIFICANT_DIFFERENCE, sentence=reason)
     prospect = outlook(config, stored)
     winner = judged.winner or reference
@@ -140,7 +153,10 @@ def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
     won = judged.winner is not None
     excluded = "".join(f"; trial {n} is out: {reason}" for n, reason in sorted(out.values()))
     number = min((trial.number for trial, _ in own), default=_reference_number(stored))
-    blind = "".join(f"; {caveat}" for caveat in gate_caveats(stored, trial=number))
+    caveats = list(gate_caveats(stored, trial=number))
+    if won and (pooled or config.coding.samples) and (caveat := final_caveat(pooled.get(winner))):
+        caveats.append(caveat)
+    blind = "".join(f"; {caveat}" for caveat in caveats)
     return Conclusion(
         kind=judged.kind,
         sentence=judged.sentence + excluded + blind,
@@ -151,7 +167,7 @@ def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
         ratio=judged.ratio,
         ratio_interval=judged.interval,
         reference_score=baseline,
-        finalists=tuple(_finalist(judged, scored, reference)),
+        finalists=tuple(_finalist(judged, scored, reference, pooled)),
         findings=findings(config, stored),
         outlook=prospect.sentence() if prospect is not None else "",
         starts=_ended_starts(stored),
@@ -229,8 +245,6 @@ def _disqualified(start: StoredStart) -> str:
     """Why a final start rules its finalist out; empty when it does not."""
     if start.violations:
         return start.violations[0]
-    if start.score is not None and start.score.gate <= 0:
-        return "its coding answers fail"
     record = start.record
     if record is not None and record.ending is Ending.INFEASIBLE:
         return record.failure.message if record.failure else "infeasible"
@@ -238,24 +252,29 @@ def _disqualified(start: StoredStart) -> str:
 
 
 def _absolute(start: StoredStart, config: StudyConfig) -> float:
-    """The gated score of one start by itself: a ratio to an earlier reference would bring that
+    """The score of one start by itself: a ratio to an earlier reference would bring that
     reference's noise into another round."""
-    assert start.score is not None
     throughput = {bucket.key: bucket.output_tok_per_s for bucket in start.buckets}
     parts = {bucket: throughput[bucket.key] for bucket in config.workload.buckets}
     if config.score.aggregate == "geometric":
-        raw = math.exp(sum(b.weight * math.log(t) for b, t in parts.items()))
-    else:
-        raw = in_tok_per_s(config.score.aggregate, parts)
-    return start.score.gate * raw
+        return math.exp(sum(b.weight * math.log(t) for b, t in parts.items()))
+    return in_tok_per_s(config.score.aggregate, parts)
 
 
 def _finalist(
-    judged: Verdict, finals: list[tuple[str, StoredTrial, StoredStart]], reference: str
+    judged: Verdict,
+    finals: list[tuple[str, StoredTrial, StoredStart]],
+    reference: str,
+    pooled: Mapping[str, Pooled],
 ) -> list[dict[str, Any]]:
     parameters = {key: (trial.number, dict(trial.parameters)) for key, trial, _ in finals}
     return [
-        {**asdict(one), "trial": parameters[one.key][0], "parameters": parameters[one.key][1]}
+        {
+            **asdict(one),
+            "trial": parameters[one.key][0],
+            "parameters": parameters[one.key][1],
+            "coding": asdict(pooled[one.key]) if one.key in pooled else None,
+        }
         for one in judged.finalists
         if one.key != reference
     ]

@@ -75,6 +75,13 @@ class StudyConfig:
         text = json.dumps(comparable(self.definition), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def samples_of_final(self) -> int:
+        """Coding answers that a start of the final rounds is asked for; 0 without a suite."""
+        if self.suite is None:
+            return 0
+        each = -(-self.coding.final_samples // max(1, self.study.final_rounds))
+        return max(self.coding.samples, each)
+
     def replace_budget(
         self, *, trials: int | None, hours: float | None, hosts: tuple[str, ...]
     ) -> StudyConfig:

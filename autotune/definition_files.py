@@ -245,6 +245,7 @@ RESUMABLE = frozenset(
         *("study.same_failure_most", "study.driver_grace_s", "study.raw_records_mb"),
         *("service.hosts", "service.load_timeout_s", "service.stop_timeout_s"),
         *("service.restore_after_s", "service.command_timeout_s", "service.ssh_config"),
+        "objective.coding.final_samples",
     }
 )
 REASONS = frozenset(

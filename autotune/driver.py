@@ -255,7 +255,7 @@ class Driver:
         host, reference = flight.spec.plan.host, flight.spec.role == Role.REFERENCE
         score = None
         if record.ending is Ending.COMPLETE:
-            score = self._score(record, host, reference=reference)
+            score = self._score(record, host, role=flight.role, reference=reference)
             if score is None:
                 record = replace(record, ending=Ending.FAILED, failure=unscored(record))
         self._outbox.put(flight, Spooled(claim_id, record, score))
@@ -383,10 +383,13 @@ class Driver:
             return self._made.reference_again(host) or Nothing.DONE
         return self._nothing()
 
-    def _score(self, record: StartRecord, host: str, *, reference: bool) -> Score | None:
+    def _score(
+        self, record: StartRecord, host: str, *, role: Role, reference: bool
+    ) -> Score | None:
         return score_start(
             record.buckets,
-            record.coding,
+            # The answers of the final rounds are judged together, by the verdict.
+            record.coding if role is not Role.FINAL else None,
             workload=self.config.workload,
             rule=rule_of(self.config.score),
             reference=None if reference else last_reference(self.stored, host),

@@ -102,7 +102,7 @@ def silent_most_s(config: StudyConfig) -> float:
     service, coding = config.service, config.coding
     waits = (
         *(service.load_timeout_s, 2 * service.stop_timeout_s, config.measure.request_timeout_s),
-        *(coding.timeout_s * max(1, coding.samples), 600.0),
+        *(coding.timeout_s * max(1, coding.samples, config.samples_of_final()), 600.0),
     )
     return sum(waits)
 

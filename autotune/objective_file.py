@@ -61,6 +61,8 @@ class CodingSection(Section):
     """Name of a shipped suite, or path of a folder of .toml files or of a .jsonl file."""
     samples: Annotated[int, Field(ge=0, le=5000)] = 200
     """Answers of each start that are judged; 0 asks for none."""
+    final_samples: Annotated[int, Field(ge=0, le=5000)] = 200
+    """Answers that a contender gives at least in all final rounds together; `samples` in each."""
     concurrency: PositiveInt = 32
     """Tasks asked at once."""
     max_tokens: PositiveInt = 512

@@ -76,7 +76,8 @@ def rescore(study: StoredStudy, *, workload: Workload, rule: Rule) -> list[Resco
         one = _one(trial, start, references.get(start.host), workload=workload, rule=rule)
         found.append(one)
         if trial.reference and one.score is not None:
-            references[start.host] = as_reference(start, one.score.value)
+            before = references.get(start.host)
+            references[start.host] = as_reference(start, one.score.value, before=before)
     return found
 
 
@@ -108,7 +109,8 @@ def _one(
         record = start.record
         return score_start(
             start.buckets,
-            record.coding if record else None,
+            # The answers of the final rounds are judged together, by the verdict.
+            record.coding if record and start.role is not Role.FINAL else None,
             workload=workload,
             rule=rule,
             reference=reference,

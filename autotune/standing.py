@@ -97,13 +97,19 @@ _COUNTED = frozenset((Ending.COMPLETE, Ending.INFEASIBLE, Ending.PRUNED))
 """Ends that are a verdict about the parameters."""
 
 
-def as_reference(start: StoredStart, score: float) -> Reference:
-    """What others of its host are compared with: a start's numbers, under this score of it."""
+def as_reference(start: StoredStart, score: float, *, before: Reference | None) -> Reference:
+    """What others of its host are compared with: a start's numbers, under this score of it.
+
+    Args:
+        before: The reference before it, whose coding answers stay where this start is of a final
+            round: that asks other samples than the search.
+    """
     coding = start.record.coding if start.record else None
+    own = coding.samples if coding else {}
     return Reference(
         throughput={b.key: b.output_tok_per_s for b in start.buckets},
         score=score,
-        samples=coding.samples if coding else {},
+        samples=before.samples if before is not None and start.role is Role.FINAL else own,
     )
 
 

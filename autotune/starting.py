@@ -32,11 +32,13 @@ def make_spec(
     values: Values,
     reference: bool,
     role: Role,
+    round_: int,
     answers: Answers,
 ) -> TrialSpec:
     """The start of one trial's parameters on one host.
 
     Args:
+        round_: Number of the final round, or of the repeat of the reference.
         reference: Whether the trial is a host's reference: it is compared with the first one.
     """
     host = session.plan.host
@@ -56,7 +58,10 @@ def make_spec(
         buckets=bucket_order(config.workload.buckets, seen),
         measure=replace(config.measure.settings(), ttft_p99_most_ms=config.score.ttft_p99_ms),
         answers=replace(
-            answers, reference=texts, own=_own_positions(stored, host), own_texts=reference
+            answers.of_start(round_ if role is Role.FINAL else None),
+            reference=texts,
+            own=_own_positions(stored, host),
+            own_texts=reference,
         ),
         prompts_seed=zlib.crc32(f"{config.name}/{config.study.seed}".encode()),
         prune=_prune_rule(config, stored, host, last) if role is Role.SEARCH else None,
@@ -66,13 +71,12 @@ def make_spec(
 
 
 def last_reference(stored: StoredStudy, host: str) -> Reference | None:
-    """The host's last reference with a score."""
-    scored = references_of(stored, host)
-    if not scored:
-        return None
-    start = scored[-1][1]
-    assert start.score is not None
-    return as_reference(start, start.score.value)
+    """The host's last reference with a score; see `as_reference` for its coding answers."""
+    reference = None
+    for _, start in references_of(stored, host):
+        assert start.score is not None
+        reference = as_reference(start, start.score.value, before=reference)
+    return reference
 
 
 def rule_of(section: ScoreSection) -> Rule:
@@ -113,7 +117,9 @@ def _prune_rule(
     if reference is None or config.score.aggregate != "arithmetic":
         return None
     starts = [s for t in stored.trials for s in t.starts if s.host == host]
-    scored = [s.score.value for s in starts if s.score is not None and not s.violations]
+    # A start of a final round is not gated by itself, so it sets no mark for others.
+    gated = [s for s in starts if s.role is not Role.FINAL and not s.violations]
+    scored = [s.score.value for s in gated if s.score is not None]
     best: dict[str, float] = {}
     for bucket in (b for s in starts for b in s.buckets if b.valid):
         best[bucket.key] = max(best.get(bucket.key, 0.0), bucket.output_tok_per_s)

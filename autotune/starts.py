@@ -135,6 +135,7 @@ class Starts:
             values=values,
             reference=is_reference,
             role=role,
+            round_=round_,
             answers=self._answers,
         )
         self._repository.begin_start(

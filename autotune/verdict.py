@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,7 @@ from autotune.stored import VerdictKind
 
 __all__ = [
     "LEAST_REPEATS",
+    "NONE_LEFT",
     "Finalist",
     "PointEstimate",
     "Remeasured",
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 LEAST_REPEATS = 2  # with one measurement each there is no noise to compare with
+NONE_LEFT = "no significant difference: no finalist may win"
 _LEAST_FREEDOM = 2  # with one degree of freedom an interval of 95 % is 13 standard errors wide
 
 
@@ -136,6 +138,7 @@ def verdict(
     *,
     reference: str,
     changes: Mapping[str, int],
+    barred: Set[str] = frozenset(),
     level: float = 0.95,
 ) -> Verdict:
     """Judge the finalists against `reference`.
@@ -146,6 +149,8 @@ def verdict(
     Args:
         measured: Fresh measurements of the reference and every finalist.
         changes: Parameters that differ from the deployed point, for every finalist.
+        barred: Finalists that may not win, such as those whose coding answers fail.  What was
+            measured of them still tells how large the noise is, and their intervals are shown.
     """
     keys = sorted({one.key for one in measured} - {reference})
     counts = Counter(one.key for one in measured)
@@ -186,10 +191,11 @@ def verdict(
         for key, effect, error in zip(keys, effects, errors, strict=True)
     ]
     judged.sort(key=lambda finalist: -finalist.ratio)
-    better = [finalist for finalist in judged if finalist.interval.low > 1.0]
     noise = math.sqrt(variance)
+    allowed = [finalist for finalist in judged if finalist.key not in barred]
+    better = [finalist for finalist in allowed if finalist.interval.low > 1.0]
     if not better:
-        return _stays(judged, noise)
+        return _stays(allowed, judged, noise)
     single = float(special.stdtrit(freedom, 0.5 + level / 2))
     best = keys.index(better[0].key)
     within = []
@@ -284,12 +290,15 @@ def _not_enough(reason: str) -> Verdict:
     return Verdict(VerdictKind.NOT_ENOUGH_DATA, None, None, None, f"not enough data: {reason}")
 
 
-def _stays(judged: Sequence[Finalist], noise: float) -> Verdict:
-    best = judged[0]
+def _stays(allowed: Sequence[Finalist], judged: Sequence[Finalist], noise: float) -> Verdict:
+    kind = VerdictKind.NO_SIGNIFICANT_DIFFERENCE
+    if not allowed:
+        return Verdict(kind, None, None, None, NONE_LEFT, noise, tuple(judged))
+    best = allowed[0]
     figures = f"{_percent(best.ratio, sign=True)} % {_bounds(best.interval, sign=True)}"
     worse = best.interval.high < 1.0
     return Verdict(
-        VerdictKind.NO_SIGNIFICANT_DIFFERENCE,
+        kind,
         None,
         best.ratio,
         best.interval,

@@ -1,11 +1,13 @@
 """Does a corrupted but fast configuration ever win a simulated study?
 
     python -m benchmarks.gate_wins --seeds 100
+    python -m benchmarks.gate_wins --seeds 100 --samples 20 --bait 0.167
 
-The study is the demo's on its surface, on one host and with the default number of coding samples;
-the fastest corrupted configurations are enqueued, so that each study measures them.  A study is won
-by what its export would put into service.  Goal: never by a configuration that corrupts more than
-`--rate` of the answers.
+The study is the demo's on its surface, on one host and with the default number of coding samples,
+or with `--samples`; the fastest corrupted configurations are enqueued, or with `--bait` the fastest
+ones near these rates of corruption, so that each study measures them.  A study is won by what its
+export would put into service.  Goal: never by a configuration that corrupts more than `--rate` of
+the answers.  Good finalists that the verdict calls out for their coding answers are counted too.
 """
 
 from __future__ import annotations
@@ -45,10 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--sampler", default="random")
     parser.add_argument("--rate", type=float, default=0.05)
+    parser.add_argument("--samples", type=int, default=CodingSection().samples)
+    parser.add_argument("--bait", type=float, nargs="*", default=[], help="rates of corruption")
     options = parser.parse_args(arguments)
     config = load_study(_SURFACE)
     clean, corrupted = _truth(config, options.rate)
-    baits = _baits(corrupted)
+    baits = [_near(corrupted, rate) for rate in options.bait] or _baits(corrupted)
     print(
         f"fastest clean {clean[0].tok_per_s:.0f} tok/s; "
         f"{sum(one.tok_per_s > clean[0].tok_per_s for one in corrupted)} corrupted are faster, "
@@ -66,17 +70,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         baits=tuple(_point(one) for one in baits),
         trials=options.trials,
         sampler=options.sampler,
+        samples=options.samples,
     )
-    won, wrong = 0, 0
+    won, wrong, judged, refused = 0, 0, 0, 0
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        for seed, named in zip(seeds, pool.map(job, seeds), strict=True):
+        for seed, (named, finals) in zip(seeds, pool.map(job, seeds), strict=True):
+            good = [out for point, out in finals if tuple(point.values()) not in bad]
+            judged += len(good)
+            refused += sum(good)
             won += tuple(named.values()) != deployed
             if tuple(named.values()) in bad:
                 wrong += 1
                 print(f"seed {seed}: a corrupted configuration won: {named}", flush=True)
     print(
-        f"{options.seeds} studies of {options.trials} trials ({options.sampler}): {won} named a "
-        f"better configuration, {wrong} a corrupted one; goal 0 {'met' if not wrong else 'MISSED'}"
+        f"{options.seeds} studies of {options.trials} trials ({options.sampler}), "
+        f"{options.samples} coding samples: {won} named a better configuration, {wrong} a "
+        f"corrupted one; goal 0 {'met' if not wrong else 'MISSED'}; {refused} of {judged} good "
+        "finalists refused"
     )
     return 1 if wrong else 0
 
@@ -109,6 +119,11 @@ def _baits(corrupted: Sequence[Ranked]) -> list[Ranked]:
     return found[:_BAITS]
 
 
+def _near(corrupted: Sequence[Ranked], rate: float) -> Ranked:
+    """The fastest of those whose corruption is nearest to a rate."""
+    return min(corrupted, key=lambda one: (abs(one.corruption_rate - rate), -one.tok_per_s))
+
+
 def _point(one: Ranked) -> Values:
     return {
         "budget": one.setting.budget,
@@ -117,14 +132,16 @@ def _point(one: Ranked) -> Values:
     }
 
 
-def _named(seed: int, *, baits: tuple[Values, ...], trials: int, sampler: str) -> Values:
-    """The configuration that the export of one study would put into service."""
+def _named(
+    seed: int, *, baits: tuple[Values, ...], trials: int, sampler: str, samples: int
+) -> tuple[Values, list[tuple[Values, bool]]]:
+    """What the export of one study would put into service; who of its finalists was refused."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     config = load_study(_SURFACE).replace_budget(trials=trials, hours=None, hosts=(_HOST,))
     config = replace(
         config,
         study=config.study.model_copy(update={"seed": seed, "sampler": sampler}),
-        coding=config.coding.model_copy(update={"samples": CodingSection().samples}),
+        coding=config.coding.model_copy(update={"samples": samples}),
         enqueue=baits,
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -132,8 +149,12 @@ def _named(seed: int, *, baits: tuple[Values, ...], trials: int, sampler: str) -
         open_engine(url, create=True).dispose()
         study = SimulatedStudy(config, url, surface=_SURFACE, speeds={})
         try:
-            study.run()
-            return dict(choose(study.stored).parameters)
+            verdict = study.run()
+            finals = [
+                (one["parameters"], bool((one.get("coding") or {}).get("refused")))
+                for one in verdict.finalists
+            ]
+            return dict(choose(study.stored).parameters), finals
         finally:
             study.close()
 

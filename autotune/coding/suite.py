@@ -22,6 +22,7 @@ from autotune.errors import ObjectiveError
 from autotune.places import worded
 
 __all__ = [
+    "MOST_WORDINGS",
     "Difficulty",
     "Task",
     "TaskSample",
@@ -48,6 +49,8 @@ _CLOSINGS = (
     "Give only the final code, in one fenced block, with every import that it needs.",
     "Use exactly the name that is asked for. Return the code in one fenced block.",
 )
+MOST_WORDINGS = len(_OPENINGS) * len(_CLOSINGS)
+"""Prompts that `variants` can make of one task."""
 
 
 class Difficulty(StrEnum):
@@ -162,9 +165,8 @@ def variants(task: Task, n: int) -> tuple[str, ...]:
 
     Raises: ValueError if there are not that many wordings.
     """
-    most = len(_OPENINGS) * len(_CLOSINGS)
-    if not 1 <= n <= most:
-        raise ValueError(f"between 1 and {most} wordings per task, not {n}")
+    if not 1 <= n <= MOST_WORDINGS:
+        raise ValueError(f"between 1 and {MOST_WORDINGS} wordings per task, not {n}")
     # The two lists have coprime lengths, so walking both at once visits every pair once.
     return tuple(
         f"{_OPENINGS[i % len(_OPENINGS)]}\n\n{task.prompt}\n\n{_CLOSINGS[i % len(_CLOSINGS)]}"

@@ -51,7 +51,11 @@ _FAILURE_COLUMNS = (
     "message",
     "log_tail",
 )
-_FINALIST_COLUMNS = ("trial", "parameters", "changes", "repeats", "ratio", "low", "high")
+_CODING = ("asked", "only_finalist_failed", "only_reference_failed", "p_value", "refused")
+_FINALIST_COLUMNS = (
+    *("trial", "parameters", "changes", "repeats", "ratio", "low", "high"),
+    *(f"coding_{name}" for name in _CODING),
+)
 _SETTING_COLUMNS = ("parameter", "flag", "variable", "deployed", "chosen", "trial")
 
 
@@ -231,7 +235,10 @@ def failures_frame(study: StoredStudy) -> pd.DataFrame:
 
 
 def finalists_frame(study: StoredStudy) -> pd.DataFrame:
-    """One row for each finalist of the final rounds; ratios to the reference, 95 % together."""
+    """One row for each finalist of the final rounds; ratios to the reference, 95 % together.
+
+    Its coding answers of all rounds: see `autotune.coding.pooling.Pooled`; none without.
+    """
     rows = [
         {
             "trial": one["trial"],
@@ -241,6 +248,7 @@ def finalists_frame(study: StoredStudy) -> pd.DataFrame:
             "ratio": one["ratio"],
             "low": one["interval"]["low"],
             "high": one["interval"]["high"],
+            **{f"coding_{name}": (one.get("coding") or {}).get(name) for name in _CODING},
         }
         for one in (study.verdict or {}).get("finalists") or ()
     ]

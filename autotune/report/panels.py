@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from autotune.report import figures
+from autotune.report.finals import coding_cell
 from autotune.report.frames import parameter_names
 from autotune.report.tables import Table, bounds, last_of, or_none, table, trials_table
 from autotune.report.thinning import ALL_OF_THEM, Detail, thinned, thinned_words
@@ -279,11 +280,15 @@ def finalists_panel(study: StoredStudy, starts: pd.DataFrame) -> Panel | None:
         f"{count(len(judged), 'finalist')} and the reference were measured again in turns on fresh "
         f"starts; {better} of them {'is' if better == 1 else 'are'} better beyond the noise: the "
         "whole interval lies right of the dashed line. The intervals hold for all finalists "
-        "together with 95 %.",
+        "together with 95 %. The coding answers of all rounds are judged together: who fails more "
+        "of them than chance explains is refused, however fast it is.",
         figures.finalists_figure(judged, _rounds(starts)),
         table(
             "Finalists",
-            ("Trial", "Configuration", "Changes", "Repeats", "Ratio", "95 % interval"),
+            (
+                *("Trial", "Configuration", "Changes", "Repeats", "Ratio", "95 % interval"),
+                "New coding failures",
+            ),
             [
                 (
                     str(one["trial"]),
@@ -292,6 +297,7 @@ def finalists_panel(study: StoredStudy, starts: pd.DataFrame) -> Panel | None:
                     str(one["repeats"]),
                     number(one["ratio"], 3),
                     bounds(one["interval"]["low"], one["interval"]["high"], 3),
+                    coding_cell(one),
                 )
                 for one in judged
             ],

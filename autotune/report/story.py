@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 from autotune.matters import matters
+from autotune.report.finals import coding_details, refused
 from autotune.report.frames import start_gpu_hours, state_of
 from autotune.report.words import (
     count,
@@ -129,7 +130,8 @@ def headline(study: StoredStudy) -> Headline:
     verdict = study.verdict
     if verdict is not None and verdict["kind"] != VerdictKind.NOT_ENOUGH_DATA:
         judged = _judged(verdict, _unit(study))
-        return replace(judged, details=(*judged.details, *matters(verdict)))
+        more = (*coding_details(verdict), *matters(verdict))
+        return replace(judged, details=(*judged.details, *more))
     why_not = ""
     if verdict is not None:
         why_not = sentence(verdict["sentence"])
@@ -173,7 +175,7 @@ def _judged(verdict: Mapping[str, Any], unit: str) -> Headline:
         )
     if ratio is None:  # nothing else lived to be measured again
         return Headline("same", f"Keep the deployed configuration: {verdict['sentence']}.")
-    known = verdict["finalists"]
+    known = [one for one in verdict["finalists"] if not refused(one)]
     best = f" ({point(known[0]['parameters'])})" if known else ""
     difference = "is worse" if interval["high"] < 1 else "shows no significant difference"
     return Headline(

@@ -36,6 +36,7 @@ weight = 0.5
 
 [coding]
 samples = {samples}
+final_samples = 0
 concurrency = 8
 sandbox = "weak"
 

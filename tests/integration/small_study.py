@@ -39,6 +39,7 @@ weight = 0.5
 
 [coding]
 samples = 2
+final_samples = 0
 concurrency = 2
 sandbox = "weak"
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
-from autotune.answers import compare, greedy_prompts
+import pytest
+
+from autotune.answers import compare, greedy_prompts, sample_key, study_answers
 from autotune.coding.lossless import Comparison, Losslessness
+from autotune.config import load_study
+from autotune.errors import ObjectiveError
 from autotune.gate_caveats import gate_caveats
 from autotune.measurement import CodingResult
 from autotune.stored import StoredStart
@@ -97,3 +102,45 @@ def test_a_blind_gate_is_said() -> None:
 def test_drift_of_the_shown_trial_is_said() -> None:
     drifting = Comparison(Losslessness.DRIFTING, False, POSITIONS, 0.01, "1 of 1 texts part")
     assert caveats(None, drifting) == ("trial 1 on gpu-a: 1 of 1 texts part",)
+
+
+def test_final_rounds_ask_other_samples_than_the_search() -> None:
+    answers = study_answers(load_study("demo"))
+    sets = [answers.samples, *answers.more]
+    keys = [sample_key(one) for samples in sets for one in samples]
+    assert len(sets) > 10
+    assert {len(samples) for samples in answers.more} == {67}, "200 in three rounds"
+    assert len(answers.samples) == 60
+    assert len(set(keys)) == len(keys), "no sample is asked in two rounds"
+    search, first, second = (answers.of_start(round_) for round_ in (None, 0, 1))
+    assert search.samples == answers.samples
+    assert (first.samples, second.samples) == answers.more[:2]
+    assert answers.of_start(len(answers.more)).samples == first.samples
+    assert search.more == first.more == (), "a start carries its own samples only"
+
+
+def test_a_suite_without_more_samples_asks_the_same_again(tmp_path: Path) -> None:
+    suite = tmp_path / "one.toml"
+    suite.write_text(
+        """
+        [[task]]
+        name = "one"
+        kind = "numbers"
+        difficulty = "easy"
+        prompt = "Write a function `one()` that returns the number 1."
+        entry_point = "one"
+        checks = ["one() == 1"]
+        solution = "def one(): return 1"
+        near_miss = "def one(): return 2"
+        """
+    )
+    config = load_study("demo")
+    config = replace(config, suite=suite, coding=config.coding.model_copy(update={"samples": 40}))
+    answers = study_answers(config)
+    assert answers.more == ()
+    assert answers.of_start(2).samples == answers.samples
+    few = replace(config, coding=config.coding.model_copy(update={"samples": 15}))
+    assert [len(samples) for samples in study_answers(few).more] == [25], "all that are left"
+    many = replace(config, coding=config.coding.model_copy(update={"samples": 41}))
+    with pytest.raises(ObjectiveError, match=r"coding.samples = 41 is too much"):
+        study_answers(many)

@@ -32,7 +32,7 @@ def scored(own: StoredStart, reference: StoredStart | None) -> StoredStart:
     """With the score that the driver would have saved."""
     base = None
     if reference is not None and reference.score is not None:
-        base = as_reference(reference, reference.score.value)
+        base = as_reference(reference, reference.score.value, before=None)
     score = score_start(own.buckets, None, workload=WORKLOAD, rule=RULE, reference=base)
     assert score is not None
     return replace(own, score=StoredScore(score.value, score.interval, score.ratio, score.gate))

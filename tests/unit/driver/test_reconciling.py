@@ -15,6 +15,7 @@ from autotune.measurement import (
     Ending,
     StartRecord,
 )
+from autotune.repository import Role
 from autotune.search.history import History
 from autotune.supervisors.base import Owner
 from autotune.trial import TrialSpec
@@ -122,7 +123,8 @@ def test_a_late_result_that_waited_on_the_disk_is_told_by_the_next_run(make: Wor
     spec = step(driver, "a")
     repaired(world)
     record = good(spec)
-    world.repository.end_start(spec.claim_id, record, driver._score(record, "a", reference=False))
+    score = driver._score(record, "a", role=Role.SEARCH, reference=False)
+    world.repository.end_start(spec.claim_id, record, score)
     assert world.trial(spec.number).state == "failed"
     repaired(world)
     assert world.trial(spec.number).state == "complete"
@@ -183,7 +185,8 @@ def test_a_saved_score_is_told(make: Worlds) -> None:
     once(driver)
     spec = step(driver, "a")
     record = good(spec)
-    world.repository.end_start(spec.claim_id, record, driver._score(record, "a", reference=False))
+    score = driver._score(record, "a", role=Role.SEARCH, reference=False)
+    world.repository.end_start(spec.claim_id, record, score)
     assert repaired(world) == 0
     frozen = world.frozen(spec.number)
     assert frozen.state.name == "COMPLETE"

@@ -157,6 +157,7 @@ class World:
         clock: Clock | None = None,
         spool: Spool | None = None,
         raw: RawStore | None = None,
+        answers: Answers | None = None,
     ) -> Driver:
         """A new process: new owner, new sessions, what was left behind repaired."""
         self.study = self._study()
@@ -174,7 +175,7 @@ class World:
             repository=repository or self.repository,
             sessions=cast(Mapping[str, HostSession], self.sessions),
             owner=owner,
-            answers=_no_answers(),
+            answers=answers or _no_answers(),
             finalists=lambda stored: contenders(self.config, stored),
             clock=clock or time.monotonic,
             spool=spool,
