@@ -23,20 +23,21 @@ from autotune.errors import (
     AuthenticationError,
     AutotuneError,
     HostKeyError,
-    RestoreFailed,
     StorageError,
     StudyError,
-    TargetError,
 )
+from autotune.host_errors import reason_of, unrestored
 from autotune.host_state import AT_WORK, KEPT, Event, State, lost, may_return, missed, moved
 from autotune.interrupts import deferred, undisturbed
 from autotune.opening import Found, label_of
 from autotune.presence import Presence
 from autotune.roster import Roster
+from autotune.scribe import Scribe
 from autotune.session import HostSession
 from autotune.stored import Wanted
 from autotune.supervisors.base import Owner
 from autotune.taking import Taking, side_by_side
+from autotune.threads import Threads
 
 __all__ = ["Fleet"]
 
@@ -87,13 +88,20 @@ class Fleet:
     """
 
     def __init__(
-        self, config: StudyConfig, *, owner: Owner, roster: Roster, presence: Presence
+        self,
+        config: StudyConfig,
+        *,
+        owner: Owner,
+        roster: Roster,
+        presence: Presence,
+        threads: Threads,
     ) -> None:
         self.sessions: dict[str, HostSession] = {}
         self.unrestored: Mapping[str, AutotuneError] = {}
         self._config = config
         self._roster = roster
         self._presence = presence
+        self._threads = threads
         self._names = {label_of(config, name): name for name in config.service.hosts}
         self._hosts = {label: _Host(name, State.ABSENT) for label, name in self._names.items()}
         self._taking = Taking(config, owner=owner, roster=roster)
@@ -101,10 +109,9 @@ class Fleet:
         self._wanted: Mapping[str, Wanted] = {}
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="host")
         self._restorers = ThreadPoolExecutor(RESTORED_AT_ONCE, thread_name_prefix="restore")
-        # One thread, so that what is saved of a host is saved in its order.
-        self._scribe = ThreadPoolExecutor(1, thread_name_prefix="roster")
+        self._scribe = Scribe(threads)
         self._done = threading.Event()
-        self._watch = threading.Thread(target=self._look_for_wishes, name="wishes", daemon=True)
+        self._watch = threads.make("wishes", self._look_for_wishes)
 
     # -- the whole run ----------------------------------------------------------------------------
     @contextmanager
@@ -118,7 +125,7 @@ class Fleet:
             yield
         finally:
             if self.unrestored:
-                raise _unrestored(self.unrestored, sys.exception())
+                raise unrestored(self.unrestored, sys.exception())
 
     @contextmanager
     def open(self) -> Iterator[Mapping[str, HostSession]]:
@@ -131,6 +138,7 @@ class Fleet:
             AutotuneError: A host does not fit, or none answers.
         """
         try:
+            self._scribe.start()
             self._wanted = self._roster.wanted()
             self._open_all()
             self._watch.start()
@@ -139,7 +147,12 @@ class Fleet:
             self._close()
 
     def step(self, busy: frozenset[str]) -> None:
-        """Take over what the threads found, and start what is due."""
+        """Take over what the threads found, and start what is due.
+
+        Raises:
+            StudyError: One has ended by itself.
+        """
+        self._threads.require()
         # An interrupt comes before or after a move: its thread is started, or there is none.
         with deferred():
             while True:
@@ -287,7 +300,7 @@ class Fleet:
         if done.cancelled():  # the run ended before it was its turn
             self._move(label, Event.MISSED, host.reason)
         elif (error := done.exception()) is not None:
-            reason = _reason(label, error)
+            reason = reason_of(label, error)
             self._move(label, Event.FAILED if leaving else missed(reason), reason)
         elif (session := done.result()) is not None:
             session.found()
@@ -300,7 +313,7 @@ class Fleet:
         """In a thread: put a host back as it was found."""
         if session is not None:
             session.restore()
-            self._save(session.host, partial(self._roster.restored, session.host))
+            self._scribe.save(session.host, partial(self._roster.restored, session.host))
 
     def _look_for_wishes(self) -> None:
         while not self._done.wait(LOOK_S):
@@ -321,9 +334,9 @@ class Fleet:
             self._end(label for label in list(self.sessions) if label not in self._failed())
             self._hear_out()
             self._restorers.shutdown(wait=True)
-            self._scribe.shutdown(wait=True)
             self._taking.close()
         self.unrestored = self._failed()
+        self._scribe.close()
 
     def _end(self, labels: Iterable[str]) -> None:
         for label in labels:
@@ -346,43 +359,4 @@ class Fleet:
 
     def _say(self, label: str, state: str, why: str) -> None:
         """Save what has become of a host, in a thread: the database may be away."""
-        self._scribe.submit(self._save, label, partial(self._roster.say, label, state, why))
-
-    def _save(self, label: str, what: Callable[[], None]) -> None:
-        try:
-            what()
-        except StorageError as error:
-            log.warning("what became of host %s could not be saved: %s", label, error)
-
-
-def _reason(label: str, error: BaseException) -> AutotuneError:
-    """Why a thread has failed, as an error of ours: no other host may suffer from it."""
-    if isinstance(error, AutotuneError):
-        return error
-    if isinstance(error, OSError):  # a full disk of this machine, for example
-        return TargetError(f"{label}: {error}")
-    log.error("a mistake in autotune itself, at host %s", label, exc_info=error)
-    return TargetError(f"{label}: {error!r}")
-
-
-def _unrestored(failed: Mapping[str, AutotuneError], ended: BaseException | None) -> RestoreFailed:
-    """What is told at the end of a run that leaves hosts unrestored.
-
-    Args:
-        ended: What ended the run; None when it came to its end.
-    """
-    match ended:
-        case None:
-            why = []
-        case KeyboardInterrupt():
-            why = ["interrupted"]
-        case AutotuneError():
-            why = [ended.message]
-        case _:
-            log.error("the run has failed", exc_info=ended)
-            why = [repr(ended)]
-    by_itself = "the host restores itself when its timer fires; `autotune revert` does it now"
-    unproven = all(isinstance(error, RestoreFailed) for error in failed.values())
-    return RestoreFailed(
-        "; ".join([*why, *map(str, failed.values())]), hint="" if unproven else by_itself
-    )
+        self._scribe.save(label, partial(self._roster.say, label, state, why))

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from autotune.errors import AutotuneError, HostKeyError, LeaseLost, TargetError
 from autotune.supervisors.base import Lease
+from autotune.threads import watched
 
 __all__ = ["HEARTBEAT_MOST_S", "heart_stopped", "losing", "until_lost"]
 
@@ -26,7 +27,7 @@ def heart_stopped(lease: Lease) -> LeaseLost:
     """Why a host is lost whose heartbeat ended by what nobody expected: it will restore itself."""
     return LeaseLost(
         f"the heartbeat to {lease.host} ended by a defect of this program",
-        hint="its traceback is on standard error",
+        hint="its traceback is in the log",
     )
 
 
@@ -76,15 +77,15 @@ def losing(
     """
     stopping = threading.Event()
 
-    def look() -> None:
-        reason: AutotuneError | None = heart_stopped(lease)
-        try:
-            reason = until_lost(ask, lease, stopping=stopping)
-        finally:
-            if reason is not None and not stopping.is_set():
-                tell(reason)
+    def say(reason: AutotuneError | None) -> None:
+        if reason is not None and not stopping.is_set():
+            tell(reason)
 
-    looking = threading.Thread(target=look, name=f"lease-{lease.host}", daemon=True)
+    looking = watched(
+        f"lease-{lease.host}",
+        lambda: say(until_lost(ask, lease, stopping=stopping)),
+        failed=lambda error: say(heart_stopped(lease)),
+    )
     looking.start()
     try:
         yield

@@ -16,6 +16,7 @@ from autotune.roster import Roster, owner_key
 from autotune.study import TrialStudy
 from autotune.supervisors.base import Owner
 from autotune.supervisors.owner import describe_owner, owner_here, owner_lives
+from autotune.threads import Threads
 
 __all__ = ["Presence"]
 
@@ -29,9 +30,11 @@ class Presence:
 
     Args:
         grace_s: A driver of another machine that was silent for so long is dead.
+        threads: Ends the run where the heartbeat ends by itself: others would take it for dead.
     """
 
-    def __init__(self, roster: Roster, owner: Owner, *, grace_s: float) -> None:
+    def __init__(self, roster: Roster, owner: Owner, *, grace_s: float, threads: Threads) -> None:
+        self._threads = threads
         self._roster = roster
         self._owner = owner
         self._grace_s = grace_s
@@ -50,7 +53,7 @@ class Presence:
         if not self._roster.shared:
             self._require_alone()
         self._roster.beat(self._owner)
-        thread = threading.Thread(target=self._beat, name="presence", daemon=True)
+        thread = self._threads.make("presence", self._beat)
         thread.start()
         try:
             yield

@@ -18,7 +18,6 @@ from autotune.driver import Driver
 from autotune.endings import reconcile
 from autotune.errors import ConfigError, StorageError, StudyError
 from autotune.fleet import Fleet
-from autotune.interrupts import undisturbed
 from autotune.metrics import Figures
 from autotune.mirror import Mirror
 from autotune.open_files import allow_streams
@@ -38,6 +37,7 @@ from autotune.stopping import Stop
 from autotune.storage import open_engine, open_optuna, storage_url
 from autotune.study import TrialStudy
 from autotune.supervisors.owner import owner_here
+from autotune.threads import Threads
 from autotune.warming import fitting, warm
 
 __all__ = ["run_study"]
@@ -80,11 +80,12 @@ def run_study(
     _open(config, repository)
     owner = owner_here(config.name)
     roster = Roster(repository, config.name)
-    presence = Presence(roster, owner, grace_s=config.study.driver_grace_s)
-    fleet = Fleet(config, owner=owner, roster=roster, presence=presence)
-    with fleet.accounted(), ExitStack() as here:
-        here.enter_context(presence.here())
+    threads = Threads(stop.at_once)
+    presence = Presence(roster, owner, grace_s=config.study.driver_grace_s, threads=threads)
+    fleet = Fleet(config, owner=owner, roster=roster, presence=presence, threads=threads)
+    with fleet.accounted(), threads.heeded(), ExitStack() as here:
         here.enter_context(stop.heeded())
+        here.enter_context(presence.here())
         study = TrialStudy(config.name, open_optuna(url), space=config.space)
         study.use(sampler_of(config, seed=_sampler_seed(config, study)))
         spool = Spool(spool_folder(service_folder(config, ".spool"), url))
@@ -98,7 +99,7 @@ def run_study(
         if over := spent(config, mirror.refresh(), left=study.waiting()):
             live.over(over)
             return
-        with fleet.open() as sessions:
+        with ExitStack() as afterwards, fleet.open() as sessions:
             driver = Driver(
                 config,
                 study=study,
@@ -113,14 +114,15 @@ def run_study(
                 raw=_raw_store(config, url),
                 enough=lambda stored: enough(config, stored),
             )
+            # When every host is back, and not before: the database may hang.
+            afterwards.callback(driver.abandon, "the study was stopped")
             presence.watch(study, driver.flying)
             stop.tell(driver.stop)
             watch(driver.figures)
             try:
-                _runner(executor, ray_address, len(sessions)).run(driver, live.watcher(config))
+                runner = _runner(executor, ray_address, len(sessions), threads)
+                runner.run(driver, live.watcher(config))
             finally:
-                with undisturbed(tuple(sessions), timers=config.service.supervisor == "systemd"):
-                    driver.abandon("the study was stopped")
                 live.restoring(tuple(sessions))
         verdict = None
         if driver.concludes:
@@ -199,9 +201,9 @@ def _open(config: StudyConfig, repository: Repository) -> None:
     )
 
 
-def _runner(executor: str, ray_address: str, hosts: int) -> Runner:
+def _runner(executor: str, ray_address: str, hosts: int, threads: Threads) -> Runner:
     if executor == "ray" or (executor == "auto" and (hosts > 1 or ray_address)):
         from autotune.runners.ray import RayRunner
 
-        return RayRunner(ray_address)
+        return RayRunner(ray_address, threads)
     return SerialRunner()

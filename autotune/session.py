@@ -10,6 +10,7 @@ from autotune.heartbeat import heart_stopped, until_lost
 from autotune.hosts import HostPlan
 from autotune.launch import Recipe
 from autotune.supervisors.base import Lease, Original, Supervisor
+from autotune.threads import watched
 
 __all__ = ["HostSession"]
 
@@ -41,8 +42,10 @@ class HostSession:
         """An operator wants the host back: it gets no further start."""
         self._supervisor = supervisor
         self._stopping = threading.Event()
-        self._heart = threading.Thread(
-            target=self._beat_until_stopped, name=f"heartbeat-{plan.host}", daemon=True
+        self._heart = watched(
+            f"heartbeat-{plan.host}",
+            self._beat_until_stopped,
+            failed=lambda error: self.lose(heart_stopped(lease)),
         )
         self._heart.start()
 
@@ -91,11 +94,8 @@ class HostSession:
         self._supervisor.restore(self.lease)
 
     def _beat_until_stopped(self) -> None:
-        reason: AutotuneError | None = heart_stopped(self.lease)
-        try:
-            reason = until_lost(
-                lambda: self._supervisor.beat(self.lease), self.lease, stopping=self._stopping
-            )
-        finally:
-            if reason is not None:
-                self.lose(reason)
+        reason = until_lost(
+            lambda: self._supervisor.beat(self.lease), self.lease, stopping=self._stopping
+        )
+        if reason is not None:
+            self.lose(reason)

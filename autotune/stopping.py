@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -30,6 +31,13 @@ class Stop:
     def tell(self, stop: Callable[[], None]) -> None:
         """Whom to tell that no further trial may begin."""
         self._tell = stop
+
+    def at_once(self) -> None:
+        """End the run now, whatever was asked for; from any thread."""
+        self._finish = False
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGTERM)
 
     @contextmanager
     def heeded(self) -> Iterator[None]:

@@ -119,6 +119,7 @@ POSTGRES_OPTIONS: Mapping[str, Any] = {
         "keepalives_idle": 30,
         "keepalives_interval": 10,
         "keepalives_count": 3,
+        "tcp_user_timeout": 60_000,  # keepalives do not count while something of ours is on its way
         "options": "-c lock_timeout=60s",
     },
 }

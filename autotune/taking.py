@@ -10,6 +10,7 @@ from typing import TypeVar
 from autotune.config import StudyConfig
 from autotune.errors import AutotuneError, LeaseLost
 from autotune.hosts import open_supervisor
+from autotune.interrupts import deferred
 from autotune.opening import Found, look, plan_host
 from autotune.roster import Roster
 from autotune.session import HostSession
@@ -109,4 +110,8 @@ def side_by_side(
         except AutotuneError as error:
             return error
 
-    return dict(zip(labels, pool.map(guarded, labels), strict=True))
+    # An interrupt while a thread begins would hide it from its pool: nobody would wait for it, and
+    # what it takes would not be given back.
+    with deferred():
+        begun = {label: pool.submit(guarded, label) for label in labels}
+    return {label: one.result() for label, one in begun.items()}

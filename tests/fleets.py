@@ -26,6 +26,7 @@ from autotune.roster import Roster
 from autotune.stored import Wanted
 from autotune.supervisors.base import Lease, Original, Owner, Supervisor
 from autotune.testing.fake_supervisor import FakeHost, FakeSupervisor
+from autotune.threads import Threads
 from tests.scripted import OWNER, a_host, a_plan, a_recipe
 
 __all__ = ["ByHand", "Hosts", "Notes", "a_fleet", "in_hand"]
@@ -125,9 +126,18 @@ class ByHand(Executor):
                 future.set_result(result)
 
 
-def a_fleet(notes: Notes, *hosts: str) -> Fleet:
+def a_fleet(notes: Notes, *hosts: str, threads: Threads | None = None) -> Fleet:
+    """Args:
+    threads: Whose end ends the run; by default nobody is interrupted.
+    """
     config = load_study("demo").replace_budget(trials=None, hours=None, hosts=hosts)
-    return Fleet(config, owner=OWNER, roster=cast(Roster, notes), presence=cast(Presence, None))
+    return Fleet(
+        config,
+        owner=OWNER,
+        roster=cast(Roster, notes),
+        presence=cast(Presence, None),
+        threads=threads or Threads(lambda: None),
+    )
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from autotune.audience import Watcher
 from autotune.driver import Driver
 from autotune.errors import StudyError
 from autotune.runners.scratch import scratch_folder
+from autotune.threads import Threads
 
 __all__ = ["RayRunner"]
 
@@ -56,10 +57,12 @@ class RayRunner:
 
     Args:
         address: Cluster to join; empty for a private local instance.
+        threads: End the run when a daemon of the private instance dies.
     """
 
-    def __init__(self, address: str = "") -> None:
+    def __init__(self, address: str, threads: Threads) -> None:
         self._address = address
+        self._threads = threads
 
     def run(self, driver: Driver, watcher: Watcher) -> None:
         os.environ.update(ENVIRONMENT if self._address else ENVIRONMENT | LOOPBACK_ONLY)
@@ -94,7 +97,7 @@ class RayRunner:
             raise StudyError(
                 f"Ray does not start ({where}): {error}", hint="--executor serial needs no Ray"
             ) from error
-        watch = _Watch(() if self._address else _own_daemons())
+        watch = _Watch(() if self._address else _own_daemons(), self._threads)
         # Ray replaces the handler by one that prints a stack and dies without the way back.
         signal.signal(signal.SIGTERM, on_terminate)
         try:
@@ -117,13 +120,8 @@ class RayRunner:
                     failure_config=tune.FailureConfig(max_failures=0),
                 ),
             )
-            try:
-                with watch:
-                    tuner.fit()
-            except KeyboardInterrupt as error:
-                if watch.dead:
-                    raise StudyError(f"Ray's {watch.dead} has died") from error
-                raise
+            with watch:
+                tuner.fit()
             if search.failure is not None:
                 raise search.failure
         finally:
@@ -141,18 +139,14 @@ def _own_daemons() -> tuple[psutil.Process, ...]:
 
 
 class _Watch:
-    """Interrupts the run when a daemon of Ray dies: Tune itself would wait for ever, or end this
-    process without the way back.
+    """Ends the run when a daemon of Ray dies: Tune itself would wait for ever, or end this process
+    without the way back."""
 
-    Attributes:
-        dead: Name of the daemon that died; empty while all live.
-    """
-
-    def __init__(self, daemons: tuple[psutil.Process, ...]) -> None:
-        self.dead = ""
+    def __init__(self, daemons: tuple[psutil.Process, ...], threads: Threads) -> None:
         self._daemons = daemons
+        self._threads = threads
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._look, name="ray-watch", daemon=True)
+        self._thread = threads.make("ray-watch", self._look)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -164,7 +158,13 @@ class _Watch:
     def _look(self) -> None:
         while not self._done.wait(WATCH_S):
             for daemon in self._daemons:
-                if not daemon.is_running() or daemon.status() == psutil.STATUS_ZOMBIE:
-                    self.dead = f"process {daemon.pid}"
-                    os.kill(os.getpid(), signal.SIGTERM)
+                if _dead(daemon):
+                    self._threads.fail(StudyError(f"Ray's process {daemon.pid} has died"))
                     return
+
+
+def _dead(daemon: psutil.Process) -> bool:
+    try:
+        return not daemon.is_running() or bool(daemon.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:  # it went between the two questions
+        return True

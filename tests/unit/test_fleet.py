@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ from autotune.errors import (
 )
 from autotune.fleet import Fleet
 from autotune.stored import Wanted
+from autotune.taking import side_by_side
 from tests.fleets import ByHand, Hosts, Notes, a_fleet, in_hand
 
 FREE: frozenset[str] = frozenset()
@@ -358,3 +359,20 @@ def test_a_mistake_of_ours_at_one_host_keeps_no_other_from_being_restored(
         pass
     assert hosts.held() == ["a"]
     assert "Traceback" in caplog.text
+
+
+# -- side by side ---------------------------------------------------------------------------------
+class Signalling(ThreadPoolExecutor):
+    """A signal comes whenever a thread begins."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return super().submit(fn, *args, **options)
+
+
+def test_an_interrupt_while_threads_begin_leaves_none_that_its_pool_does_not_know() -> None:
+    """Such a thread would go on to take a host after the run has given all back."""
+    begun: list[str] = []
+    with Signalling(2) as pool, pytest.raises(KeyboardInterrupt):
+        side_by_side(pool, {"a": None, "b": None}, begun.append)
+    assert sorted(begun) == ["a", "b"]
