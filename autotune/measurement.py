@@ -52,6 +52,7 @@ class BucketQuality(StrEnum):
     THERMAL = "thermal"
     CLIENT_LATE = "client-late"
     TTFT_AT_LEAST = "ttft-at-least"
+    TPOT_AT_LEAST = "tpot-at-least"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,10 @@ class BucketMeasurement:
         ttft_ms: Median time to first token, ms; `ttft_p99_ms` the 99th percentile.  Requests that
             had none yet when they were closed count with their wait; where that leaves only a
             lower bound, the bucket is marked.
-        tpot_ms: Median over requests of (end - first token) / (output tokens - 1), ms.
+        tpot_ms: Median over requests of (end - first token) / (output tokens - 1), ms;
+            `tpot_p99_ms` the 99th percentile.  Streams that had not ended when they were closed
+            count with what they had taken; where that leaves only a lower bound, the bucket is
+            marked.
         chunk_gap_ms: Median gap between chunks, ms; `chunk_tokens` mean tokens a chunk.
         prompt_tokens: Mean prompt length by the server's count.
         cached_tokens: Prompt tokens served from the prefix cache, sum; None when not reported.

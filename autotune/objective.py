@@ -217,15 +217,31 @@ def _violations(
                 found.append(
                     f"bucket {m.key}: {name} p99 {seen:.0f} ms is above the limit {limit:.0f} ms"
                 )
-        if _unwatched(m, rule.ttft_p99_ms):
+        if _ttft_unwatched(m, rule.ttft_p99_ms):
             found.append(
                 f"bucket {m.key}: TTFT p99 is at least {m.ttft_p99_ms:.0f} ms; the limit, "
                 f"{rule.ttft_p99_ms:.0f} ms, is longer than the {m.windows_s:.0f} s of its windows"
             )
+        if _tpot_unwatched(m, rule.tpot_p99_ms):
+            found.append(
+                f"bucket {m.key}: TPOT p99 is at least {m.tpot_p99_ms:.0f} ms; {m.output_tokens} "
+                f"tokens at the limit, {rule.tpot_p99_ms:.0f} ms, take longer than the "
+                f"{m.windows_s:.0f} s of its windows"
+            )
     return tuple(found)
 
 
-def _unwatched(measured: BucketMeasurement, limit_ms: float | None) -> bool:
+def _tpot_unwatched(measured: BucketMeasurement, limit_ms: float | None) -> bool:
+    """Whether TPOT is within a limit only because no stream was watched for so long."""
+    return (
+        limit_ms is not None
+        and BucketQuality.TPOT_AT_LEAST in measured.marks
+        and measured.tpot_p99_ms <= limit_ms
+        and 1000 * measured.windows_s <= limit_ms * (measured.output_tokens - 1)
+    )
+
+
+def _ttft_unwatched(measured: BucketMeasurement, limit_ms: float | None) -> bool:
     """Whether TTFT is within a limit only because no request was watched for so long."""
     return (
         limit_ms is not None

@@ -55,7 +55,7 @@ def percentile(values: Sequence[float], q: float) -> float:
 
 
 def percentile_at_least(
-    seen: Sequence[float], unfinished: Sequence[float], q: float
+    seen: Sequence[float], unfinished: Sequence[float], q: float, *, since: Sequence[float] = ()
 ) -> tuple[float, bool]:
     """The q-th percentile of waits of which some had not ended when nobody looked any longer.
 
@@ -66,39 +66,64 @@ def percentile_at_least(
     right where the end of looking does not depend on the wait.  Without unfinished waits it is
     `percentile`.
 
+    A wait that was under way when looking began is there only because it had not ended before: the
+    longer, the likelier.  It counts beside others from that length on (left truncation; Tsai,
+    Jewell and Wang, "A note on the product-limit estimator under right censoring and left
+    truncation", Biometrika 74, 1987).  Where nothing is left beside a wait that ends although
+    longer ones are known, these count beside it: they would else be lost.
+
     Args:
         seen: Waits that ended.
         unfinished: How long the others had lasted.
+        since: How long each had lasted when looking began, those seen first; empty: all 0.
 
     Returns:
         The percentile, and whether it is a lower bound only: it lies among waits that were broken
         off with nothing longer after them.
 
     Raises:
-        ValueError: when there is no wait.
+        ValueError: when there is no wait, or `since` has not one number for each.
     """
     if not seen and not unfinished:
         raise ValueError("no percentile of an empty sample")
+    since = since or [0.0] * (len(seen) + len(unfinished))
+    waits = [*((one, False) for one in seen), *((one, True) for one in unfinished)]
     # Of equal waits the seen one is first: the other may have lasted longer.
-    waits = sorted([(one, False) for one in seen] + [(one, True) for one in unfinished])
-    last_seen = max((n for n, (_, broken_off) in enumerate(waits) if not broken_off), default=-1)
-    values: list[float] = []
-    weights: list[float] = []
-    weight = 1 / len(waits)
-    for number, (wait, broken_off) in enumerate(waits):
-        if broken_off and number < last_seen:
-            weight += weight / (len(waits) - 1 - number)
-        else:
-            values.append(wait)
-            weights.append(weight)
-    certain = len(values) - (len(waits) - 1 - last_seen)
+    watched = sorted((*wait, begun) for wait, begun in zip(waits, since, strict=True))
+    weights = _product_limit(watched)
+    last_seen = max(
+        (n for n, (_, broken_off, _) in enumerate(watched) if not broken_off), default=-1
+    )
+    values = [
+        (wait, weight)
+        for n, ((wait, broken_off, _), weight) in enumerate(zip(watched, weights, strict=True))
+        if not broken_off or n > last_seen
+    ]
+    certain = len(values) - (len(watched) - 1 - last_seen)
     # Definition 7 on as many waits as there were, at equal distances of the estimate.
-    place = (len(waits) - 1) * q / 100
+    place = (len(watched) - 1) * q / 100
     below, above = math.floor(place), math.ceil(place)
-    levels = (np.asarray([below, above]) + 0.5) / len(waits)
-    low, high = np.minimum(np.searchsorted(np.cumsum(weights), levels), len(values) - 1)
-    value = values[low] + (place - below) * (values[high] - values[low])
+    levels = (np.asarray([below, above]) + 0.5) / len(watched)
+    reached = np.cumsum([weight for _, weight in values])
+    low, high = np.minimum(np.searchsorted(reached, levels), len(values) - 1)
+    value = values[low][0] + (place - below) * (values[high][0] - values[low][0])
     return value, bool(high >= certain)
+
+
+def _product_limit(watched: Sequence[tuple[float, bool, float]]) -> list[float]:
+    """Weights of waits (length, broken off, length when looking began) in ascending order."""
+    ends = [n for n, (_, broken_off, _) in enumerate(watched) if not broken_off]
+    begun = np.asarray([since for _, _, since in watched])
+    weights, left = [0.0] * len(watched), 1.0
+    for n in ends:
+        others = begun[n + 1 :]
+        beside = int(np.count_nonzero((others < watched[n][0]) | (others == 0)))
+        weights[n] = left / (1 + (beside or len(others)))
+        left -= weights[n]
+    after = len(watched) - 1 - (ends[-1] if ends else -1)
+    for n in range(len(watched) - after, len(watched)):
+        weights[n] = left / after
+    return weights
 
 
 def mean_interval(windows: Sequence[float], *, confidence: float = 0.95) -> Interval:

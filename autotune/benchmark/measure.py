@@ -21,6 +21,7 @@ from autotune.benchmark.audit import (
     server_view,
 )
 from autotune.benchmark.counters import Counters, CounterValues
+from autotune.benchmark.latency import tpot_of, ttft_of
 from autotune.benchmark.load import Load
 from autotune.benchmark.requests import Failure, Outcome, RequestTimings
 from autotune.errors import ErrorRateTooHigh
@@ -227,8 +228,8 @@ class BucketMeter:
         waited = [t for t in ended if t.failure is Failure.TIMEOUT and not t.chunk_s]
         sent = _preferred([*good, *closed, *waited], lambda t: from_s <= t.sent_s < to_s)
         within = [t for t in good if from_s <= t.ended_s < to_s] or [*good, *closed]
-        ttft = _Ttft.of(sent)
-        tpot_ms = [v for t in within if (v := t.stats().tpot_ms) is not None]
+        ttft = ttft_of(sent)
+        tpot = tpot_of([*ended, *closed], from_s=from_s, tokens=bucket.output_tokens)
         gaps_ms = [gap for timings in within for gap in timings.chunk_gaps_ms()]
         chunks = sum(len(timings.chunk_s) for timings in within)
         prompt = [t.prompt_tokens for t in good if t.prompt_tokens is not None]
@@ -266,12 +267,15 @@ class BucketMeter:
             f" {commonest_error(ended)}"
             if errors > self._settings.error_rate_most * len(ended)
             else "",
-            BucketQuality.TOO_FEW_REQUESTS: "" if ttft.seen and tpot_ms else "no request ended",
+            BucketQuality.TOO_FEW_REQUESTS: "" if ttft.seen and tpot.seen else "no request ended",
             BucketQuality.WIDE_INTERVAL: "wider than asked"
             if stats.relative_half_width(rates) > self._settings.target_half_width
             else "",
             BucketQuality.TTFT_AT_LEAST: "first tokens had not come at the end"
             if ttft.at_least
+            else "",
+            BucketQuality.TPOT_AT_LEAST: "the slowest streams had not ended at the end"
+            if tpot.at_least
             else "",
             BucketQuality.QUEUED: "the server runs fewer requests at once"
             if (after.max_running_requests or bucket.concurrency) < bucket.concurrency
@@ -297,8 +301,8 @@ class BucketMeter:
             accept_length=view.accept_length,
             ttft_ms=ttft.median_ms,
             ttft_p99_ms=ttft.p99_ms,
-            tpot_ms=_percentile(tpot_ms, 50),
-            tpot_p99_ms=_percentile(tpot_ms, 99),
+            tpot_ms=tpot.median_ms,
+            tpot_p99_ms=tpot.p99_ms,
             chunk_gap_ms=_percentile(gaps_ms, 50),
             chunk_tokens=sum(t.completion_tokens or 0 for t in within) / max(chunks, 1),
             prompt_tokens=math.fsum(prompt) / max(len(prompt), 1),
@@ -319,35 +323,6 @@ class BucketMeter:
             largest_graph=after.largest_graph,
             client_processes=strain.processes,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Ttft:
-    """Time to first token of several requests, ms; `seen` of how many it came.
-
-    Attributes:
-        at_least: Whether a percentile is a lower bound only.
-    """
-
-    median_ms: float
-    p99_ms: float
-    at_least: bool
-    seen: int
-
-    @classmethod
-    def of(cls, requests: Sequence[RequestTimings]) -> _Ttft:
-        """Of requests, those without a first token among them: the slow ones are there."""
-        seen_ms = [ms for t in requests if (ms := t.stats().ttft_ms) is not None]
-        unfinished_ms = [
-            (t.ended_s - t.sent_s) * 1000
-            for t in requests
-            if not t.chunk_s and t.outcome is not Outcome.SUCCESSFUL
-        ]
-        if not seen_ms:
-            return cls(0.0, 0.0, at_least=bool(unfinished_ms), seen=0)
-        median_ms, median_bound = stats.percentile_at_least(seen_ms, unfinished_ms, 50)
-        p99_ms, p99_bound = stats.percentile_at_least(seen_ms, unfinished_ms, 99)
-        return cls(median_ms, p99_ms, median_bound or p99_bound, len(seen_ms))
 
 
 def _preferred(

@@ -32,6 +32,8 @@ _MARKS = {
     "may be too long, the throughput is not",
     BucketQuality.TTFT_AT_LEAST: "the slowest first tokens had not come when the bucket ended: its "
     "time to first token is at least what is shown",
+    BucketQuality.TPOT_AT_LEAST: "the slowest streams had not ended when the bucket did: its time "
+    "per output token is at least what is shown",
 }
 
 

@@ -115,6 +115,60 @@ def test_a_wait_that_others_outlast_is_no_lower_bound() -> None:
     assert BucketQuality.TTFT_AT_LEAST not in bucket.marks
 
 
+def a_slow_stream(
+    sent_s: float,
+    ended_s: float,
+    *,
+    outcome: Outcome = Outcome.INCOMPLETE,
+    failure: Failure | None = None,
+) -> RequestTimings:
+    """Its first token came at once; three of eight are there when nobody looks any longer."""
+    return replace(
+        a_request(sent_s, ttft_s=0.0, outcome=outcome),
+        ended_s=ended_s,
+        chunk_s=(sent_s, sent_s + 0.1),
+        chunk_tokens=(1.0, 2.0),
+        completion_tokens=3,
+        failure=failure,
+    )
+
+
+def test_a_stream_that_was_closed_before_its_end_is_in_the_percentiles_of_tpot() -> None:
+    """Seven steps in 2.8 s or more: 400 ms each at least, the others took 100."""
+    bucket = measured(FAST, [a_slow_stream(2.2, 5.0), a_slow_stream(2.2, 5.0)])
+    assert bucket.tpot_ms == pytest.approx(100.0)
+    assert bucket.tpot_p99_ms == pytest.approx(400.0)
+    assert BucketQuality.TPOT_AT_LEAST in bucket.marks
+    assert bucket.valid
+
+
+def test_a_stream_that_timed_out_before_its_end_too() -> None:
+    late = a_slow_stream(2.2, 5.0, outcome=Outcome.ERRORED, failure=Failure.TIMEOUT)
+    assert measured([*FAST, late]).tpot_p99_ms > 300.0
+
+
+def test_a_stream_that_failed_otherwise_says_nothing_of_tpot() -> None:
+    broken = a_slow_stream(2.2, 5.0, outcome=Outcome.ERRORED, failure=Failure.CONNECTION)
+    assert measured([*FAST, broken]).tpot_p99_ms == pytest.approx(100.0)
+
+
+def test_a_closed_stream_that_others_outlast_is_no_lower_bound() -> None:
+    bucket = measured(FAST, [a_slow_stream(4.5, 5.0)])
+    assert bucket.tpot_p99_ms == pytest.approx(100.0)
+    assert BucketQuality.TPOT_AT_LEAST not in bucket.marks
+
+
+def test_where_no_stream_ended_tpot_is_what_they_came_to() -> None:
+    bucket = measured([], [a_slow_stream(1.0, 5.0), a_slow_stream(1.5, 5.0)])
+    assert bucket.tpot_p99_ms == pytest.approx(50.0)
+
+
+def test_what_ended_before_the_windows_is_not_in_tpot() -> None:
+    """The windows begin after the warm-up, at 1 s."""
+    early = replace(a_slow_stream(0.0, 0.9, outcome=Outcome.SUCCESSFUL), completion_tokens=2)
+    assert measured([early, *FAST]).tpot_ms == pytest.approx(100.0)
+
+
 def test_a_bucket_in_which_no_token_came_has_too_few_requests() -> None:
     bucket = measured([], [a_wait(1.0, 5.0)])
     assert BucketQuality.TOO_FEW_REQUESTS in bucket.marks

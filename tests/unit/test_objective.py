@@ -324,6 +324,28 @@ def test_intervals_of_no_width_are_allowed() -> None:
 
 @pytest.mark.parametrize(
     ("seen_ms", "limit_ms", "broken"),
+    [(60.0, 50.0, True), (40.0, 50.0, False), (40.0, 90.0, True)],
+)
+def test_a_tpot_that_is_a_lower_bound(seen_ms: float, limit_ms: float, broken: bool) -> None:
+    """Within the limit counts only where a stream at the limit would have ended: 127 steps."""
+    first, second = buckets()
+    bound = replace(
+        first,
+        output_tokens=128,
+        tpot_p99_ms=seen_ms,
+        marks=(BucketQuality.TPOT_AT_LEAST,),
+        windows_s=10.0,
+    )
+    score = scored((bound, second), rule=Rule(tpot_p99_ms=limit_ms))
+    assert bool(score.violations) is broken
+    known = replace(bound, marks=())
+    assert bool(scored((known, second), rule=Rule(tpot_p99_ms=limit_ms)).violations) is (
+        seen_ms > limit_ms
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen_ms", "limit_ms", "broken"),
     [(3000.0, 2000.0, True), (1500.0, 2000.0, False), (1500.0, 60_000.0, True)],
 )
 def test_a_ttft_that_is_a_lower_bound(seen_ms: float, limit_ms: float, broken: bool) -> None:

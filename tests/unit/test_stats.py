@@ -353,6 +353,53 @@ def test_percentiles_of_waits_that_were_cut_at_random_are_right() -> None:
     assert float(np.mean(found)) == pytest.approx(true, rel=0.01)
 
 
+def test_waits_that_were_under_way_count_from_the_length_they_had() -> None:
+    # By hand: 3 is alone with 4 (2 came to be seen at 3.5 only): 1/2 each, then 1/2 to 5 of (4, 5).
+    value, at_least = stats.percentile_at_least([3.0, 4.0, 5.0], [], 100, since=[0.0, 0.0, 3.5])
+    assert (value, at_least) == (5.0, False)
+    weights = stats._product_limit([(3.0, False, 0.0), (4.0, False, 0.0), (5.0, False, 3.5)])
+    assert weights == pytest.approx([1 / 2, 1 / 4, 1 / 4])
+
+
+def test_where_nothing_is_left_beside_a_wait_longer_ones_are_not_lost() -> None:
+    # 10 ends alone: 12 came to be seen at 11.
+    value, _ = stats.percentile_at_least([10.0, 12.0], [], 50, since=[9.0, 11.0])
+    assert value == 11.0
+
+
+def test_percentiles_of_streams_seen_through_a_window_are_right() -> None:
+    """32 streams of waits in a row, seen from 60 to 80: the long ones are there more often."""
+    rng = np.random.default_rng(11)
+    found, ended_only = [], []
+    for _ in range(150):
+        seen: list[float] = []
+        seen_since: list[float] = []
+        unfinished: list[float] = []
+        unfinished_since: list[float] = []
+        for _ in range(32):
+            at = -rng.uniform(0.0, 10.0)
+            while at < 80.0:
+                wait = float(rng.gamma(4.0, 2.5))
+                if at + wait > 80.0:
+                    unfinished.append(80.0 - at)
+                    unfinished_since.append(max(0.0, 60.0 - at))
+                elif at + wait > 60.0:
+                    seen.append(wait)
+                    seen_since.append(max(0.0, 60.0 - at))
+                at += wait
+        since = [*seen_since, *unfinished_since]
+        found.append(stats.percentile_at_least(seen, unfinished, 90, since=since)[0])
+        ended_only.append(stats.percentile_at_least(seen, unfinished, 90)[0])
+    true = 16.702  # of a gamma distribution with shape 4 and scale 2.5
+    assert float(np.mean(found)) == pytest.approx(true, rel=0.02)
+    assert float(np.mean(ended_only)) > 1.05 * true, "without it, what was under way is too long"
+
+
+def test_every_wait_needs_its_beginning() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        stats.percentile_at_least([1.0], [2.0], 50, since=[0.0])
+
+
 def test_no_percentile_of_no_wait() -> None:
     with pytest.raises(ValueError, match="empty"):
         stats.percentile_at_least([], [], 50)
