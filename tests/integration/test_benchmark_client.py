@@ -7,6 +7,7 @@ import dataclasses
 import math
 import sys
 import threading
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -14,6 +15,8 @@ import pytest
 from autotune.benchmark import Benchmark, Endpoint, MeasureSettings, Phase, WindowNote
 from autotune.benchmark.client import OpenAiClient
 from autotune.benchmark.requests import Failure, Outcome, RequestTimings
+from autotune.benchmark.transport import StreamTransport
+from autotune.benchmark.unread import Network, unread_ms
 from autotune.errors import ErrorRateTooHigh, LeaseLost
 from autotune.measurement import BucketMeasurement, BucketQuality
 from autotune.workload import Bucket
@@ -30,6 +33,7 @@ TIMED = frozenset(
         BucketQuality.CLIENT_LATE,
         BucketQuality.NOT_STEADY,
         BucketQuality.TTFT_AT_LEAST,
+        BucketQuality.TPOT_AT_LEAST,
         BucketQuality.WIDE_INTERVAL,
     }
 )
@@ -114,6 +118,74 @@ def test_a_good_bucket() -> None:
     assert measurement.interval.low <= measurement.output_tok_per_s <= measurement.interval.high
     assert len(notes) == measurement.windows
     assert notes[-1].mean_tok_per_s == pytest.approx(measurement.output_tok_per_s)
+
+
+class _Held(httpx.AsyncByteStream):
+    """The body of an answer; the event loop stands still whenever some of it has been read."""
+
+    def __init__(self, body: httpx.AsyncByteStream, network: Network) -> None:
+        self._body = body
+        self._network = network
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for data in self._body:
+            self._stand_still()
+            yield data
+
+    def _stand_still(self) -> None:
+        """Until the kernel says that the newest bytes are old: no clock of this machine counts."""
+        while (age_ms := unread_ms(self._network)) is not None and age_ms < OLD_MS:
+            pass
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+class Held(StreamTransport):
+    """What comes is taken by the client when the kernel calls it old: a loop that is late."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await super().handle_async_request(request)
+        network = response.extensions["network_stream"]
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        return httpx.Response(
+            response.status_code,
+            headers=response.headers,
+            stream=_Held(response.stream, network),
+            extensions=response.extensions,
+        )
+
+
+OLD_MS = 12.0
+"""Some ticks of any kernel, and less than the gap between two chunks of the server below."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says how old unread bytes are")
+@pytest.mark.parametrize("limit_ms", [None, 1.0], ids=["no-limit", "above-its-limit"])
+def test_a_client_that_takes_first_tokens_late_under_load_is_marked(
+    limit_ms: float | None,
+) -> None:
+    """TTFT of 4 ms, and first tokens that lie for 12 ms before the client looks at them."""
+    settings = dataclasses.replace(
+        SETTINGS,
+        client_cpu_most=100.0,
+        loop_lag_most_ms=1e6,  # only the kernel's word counts here
+        ttft_p99_most_ms=limit_ms,
+    )
+    slow = Behaviour(gap_s=0.06, tokens_per_chunk=(24,))
+    with (
+        TruthServer(slow) as server,
+        Benchmark(
+            server.url, model="m", prompts_seed=3, settings=settings, transport=Held()
+        ) as bench,
+    ):
+        measurement = bench.measure(BUCKET)
+        unread = [t.unread_ms for t in bench.requests if t.unread_ms is not None]
+    assert unread
+    assert BucketQuality.CLIENT_LATE in measurement.marks
+    assert ("unread" in measurement.reason) is (limit_ms is not None)
+    if limit_ms is not None:
+        assert not measurement.valid
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 16])
