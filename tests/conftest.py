@@ -8,6 +8,8 @@ import shutil
 import signal
 import tempfile
 
+import hypothesis
+
 # As the command line does: threads of the linear algebra library only wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -22,3 +24,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 # Services of the `process` supervisor leave their logs where this says; not in the user's home.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="state-of-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+# No test asserts a duration, and on a busy machine an example takes a second now and then.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
