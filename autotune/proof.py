@@ -302,9 +302,9 @@ def _joined(words: tuple[str, ...]) -> str:
 
 
 def _same(seen: object, wanted: object) -> bool:
-    """Whether two spellings mean one value: 8, "8" and 8.0 do; None and absent do."""
+    """Whether two spellings mean one value: 8, "8" and 8.0 do; a switch is no number."""
     if seen is None or wanted is None or isinstance(seen, bool) or isinstance(wanted, bool):
-        return seen == wanted
+        return seen is wanted
     if isinstance(seen, int | float) and isinstance(wanted, int | float):
         return float(seen) == float(wanted)
     return str(seen) == str(wanted)

@@ -85,7 +85,11 @@ def _run(names: Sequence[str], processes: int, minutes: float | None) -> int:
     except KeyboardInterrupt:
         print("\nstopped")
     process.send_signal(signal.SIGINT)
-    process.wait()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:  # what pytest does not pass on, or a shell had it ignore
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
     return 0
 
 

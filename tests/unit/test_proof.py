@@ -408,6 +408,14 @@ def test_spellings_of_one_value(seen: object, ok: bool) -> None:
     assert by_name(parameter_links((budget(),), log_of(), info)) == {"budget: server_info": ok}
 
 
+def test_a_switch_is_no_number() -> None:
+    for asked, shown in ((1, True), (0, False)):
+        info = ServerInfo({"speculative_ddtree_budget": shown})
+        assert by_name(parameter_links((budget(asked),), log_of(), info)) == {
+            "budget: server_info": False
+        }
+
+
 @pytest.mark.parametrize("shown", [True, False, 0, "None"])
 def test_a_window_that_is_off_is_shown_by_null_alone(shown: object) -> None:
     info = ServerInfo({"speculative_draft_window_size": shown})

@@ -256,6 +256,20 @@ def test_a_rate_may_be_small() -> None:
     assert stats.is_steady([0.5, 0.51, 0.49, 0.5, 0.51, 0.49])
     assert stats.halves_agree([0.5, 0.51, 0.49, 0.5])
     assert not stats.halves_agree([0.5, 0.51, 0.5])
+    assert stats.relative_half_width([0.5, 0.51, 0.49]) == pytest.approx(
+        stats.relative_half_width([50.0, 51.0, 49.0])
+    )
+
+
+def test_thousands_of_windows_leave_the_clocks_thousandth() -> None:
+    """Their interval is narrower than that by far, and the weights of rho stay numbers."""
+
+    def levels(difference: float) -> list[float]:
+        return [1000.0] * 2000 + [1000.0 + difference] * 2000
+
+    assert 0 < stats.mean_interval(levels(0.9)).half_width < 0.1
+    assert stats.halves_agree(levels(0.9))
+    assert not stats.halves_agree(levels(1.1))
 
 
 @pytest.mark.parametrize(
