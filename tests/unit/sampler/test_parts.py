@@ -1,0 +1,174 @@
+"""The parts of the model: the process, feasibility, what a trial is worth, the round, the gate."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from autotune.parameter import FloatArray
+from autotune.search.acquisition import knowledge_gradient
+from autotune.search.breakage import BreakageModel
+from autotune.search.memory import MemoryModel
+from autotune.search.model import FeasibilityModel, GaussianProcess
+from autotune.search.physics import DraftVerifyModel, RoundData, round_shape
+from autotune.testing.surfaces import Surface
+
+
+def test_a_process_recovers_a_smooth_function_and_its_noise() -> None:
+    rng = np.random.default_rng(1)
+    x = rng.random((80, 2))
+
+    def truth(at: FloatArray) -> FloatArray:
+        return np.asarray(0.2 * np.sin(4 * at[:, 0]) - 0.1 * at[:, 1] ** 2)
+
+    process = GaussianProcess.fit(x, truth(x) + rng.normal(0, 0.02, 80))
+    new = rng.random((200, 2))
+    mean, deviation = process.predict(new)
+    assert float(np.sqrt(np.mean((mean - truth(new)) ** 2))) < 0.015
+    assert 0.6 < float(np.std((mean - truth(new)) / deviation)) < 1.5
+    assert process.noise == pytest.approx(0.02, rel=0.3)
+
+
+def test_repeats_at_one_point_narrow_it() -> None:
+    x = np.array([[0.2], [0.8]])
+    y = np.array([0.0, 0.1])
+    one, many = (
+        GaussianProcess.fit(x, y),
+        GaussianProcess.fit(x[[0, 1, 1, 1, 1]], y[[0, 1, 1, 1, 1]]),
+    )
+    assert many.predict(x)[1][1] < one.predict(x)[1][1]
+
+
+def test_left_out_errors_are_those_of_refits_without_the_point() -> None:
+    rng = np.random.default_rng(2)
+    x, y = rng.random((7, 1)), rng.normal(0, 0.1, 7)
+    process = GaussianProcess.fit(x, y)
+    gram = np.array(
+        [[process.constant**2 + process.signal**2 * _matern(a, b, process) for b in x] for a in x]
+    )
+    gram_noise = gram + process.noise**2 * np.eye(7)
+    rest = np.delete(np.arange(7), 3)
+    weights = np.linalg.solve(gram_noise[np.ix_(rest, rest)], process.centred[rest])
+    expected = process.centred[3] - gram[3, rest] @ weights
+    assert process.leave_one_out()[3] == pytest.approx(expected, rel=1e-4)
+
+
+def _matern(a: FloatArray, b: FloatArray, process: GaussianProcess) -> float:
+    root = math.sqrt(5) * float(np.abs((a - b) / process.lengthscales).sum())
+    return (1 + root + root * root / 3) * math.exp(-root)
+
+
+def test_believing_keeps_the_mean_and_narrows() -> None:
+    rng = np.random.default_rng(3)
+    x = rng.random((12, 2))
+    process = GaussianProcess.fit(x, np.sin(3 * x[:, 0]) * 0.2)
+    at = np.array([[0.5, 0.5]])
+    (mean,), (deviation,) = process.predict(at)
+    (after,), (narrower,) = process.believing(at).predict(at)
+    assert after == pytest.approx(mean, abs=1e-6)
+    assert narrower < deviation
+
+
+def test_feasibility_follows_the_crashes() -> None:
+    x = np.linspace(0, 1, 11)[:, None]
+    model = FeasibilityModel.fit(x, x[:, 0] < 0.65)
+    probability = np.exp(model.log_probability(np.array([[0.1], [0.4], [0.95]])))
+    assert probability[0] > 0.85
+    assert probability[1] > 0.7
+    assert probability[2] < 0.3
+
+
+def gains(
+    mean: list[float], covariance: FloatArray, noise: float, tested: list[bool]
+) -> FloatArray:
+    return knowledge_gradient(
+        np.array(mean), [(covariance, noise)], tested=np.array(tested), seed=1
+    )
+
+
+def test_a_trial_at_a_new_point_is_worth_the_expected_improvement() -> None:
+    """Without correlation and noise the gradient is the textbook's expected improvement."""
+    covariance = np.diag([1e-12, 0.04])
+    gain = gains([0.0, 0.1], covariance, 0.0, [True, False])
+    z = 0.1 / 0.2
+    assert gain[1] == pytest.approx(0.2 * (z * stats.norm.cdf(z) + stats.norm.pdf(z)), rel=0.1)
+
+
+def test_a_well_known_point_is_not_worth_a_repeat() -> None:
+    gain = gains([0.0, -0.02], np.diag([1e-6, 0.04]), 0.03, [True, False])
+    assert gain[0] < gain[1] / 100
+
+
+def test_a_trial_that_tells_of_a_rival_is_worth_more() -> None:
+    """Two tested points close together: what moves only one of them can change the choice."""
+    apart = np.array([[0.01, 0.0], [0.0, 0.01]])
+    together = np.array([[0.01, 0.0099], [0.0099, 0.01]])
+    alone = gains([0.0, 0.0], apart, 0.03, [True, True])
+    bound = gains([0.0, 0.0], together, 0.03, [True, True])
+    assert alone[0] > 5 * bound[0]
+
+
+def test_free_memory_tells_of_the_wall_before_a_crash() -> None:
+    shape = round_shape([{"budget": b, "topk": 4, "window": 2048} for b in (8, 16, 24, 64)])
+    assert shape is not None
+    model = MemoryModel(shape[np.arange(3)], [20.0, 16.0, 12.0], longest_tokens=8192.0)
+    far, near = np.exp(model.log_probability(shape))[[3, 0]]
+    assert near > 0.99
+    assert far < 0.05
+
+
+def test_features_leave_in_doubt_what_no_observation_has_moved() -> None:
+    x, features = np.zeros((3, 1)), np.array([[0.0], [0.0], [1.0]])
+    process = GaussianProcess.fit(x[:2], np.array([0.1, 0.1]), features=features[:2])
+    _, deviation = process.predict(x, features)
+    assert deviation[2] > deviation[0] + 0.5
+    assert process.covariance(x, features)[2, 2] == pytest.approx(deviation[2] ** 2, rel=1e-6)
+
+
+def test_the_round_model_predicts_points_it_has_not_seen() -> None:
+    surface = Surface.random(200)
+    points = [surface.space.effective(p) for p in surface.space.enumerate(60, seed=4)]
+    shape = round_shape(points)
+    assert shape is not None
+    index = [surface._index(point) for point in points]
+    throughput = np.array([surface.throughput[i] for i in index])
+    accept = np.array([surface.accept[i] for i in index])
+    seen = np.arange(20)
+    model = DraftVerifyModel.fit(
+        surface.workload, RoundData(shape[seen], throughput[seen], accept[seen])
+    )
+    assert model is not None
+    new = np.arange(20, 60)
+    wrong = np.log(model.throughput(shape[new])) - np.log(throughput[new])
+    assert float(np.median(np.abs(wrong))) < 0.06
+    assert np.all(model.round_ms >= 0)
+
+
+def test_the_round_model_needs_an_accept_length() -> None:
+    surface = Surface.random(200)
+    shape = round_shape([surface.space.deployed()])
+    assert shape is not None
+    nothing = np.full((1, 16), math.nan)
+    assert DraftVerifyModel.fit(surface.workload, RoundData(shape, nothing + 100, nothing)) is None
+    assert round_shape([{"backend": "fa3"}]) is None
+
+
+def test_a_step_in_the_gate_is_found() -> None:
+    points = [{"budget": b, "topk": k} for b in (4, 8, 16, 24, 32, 48) for k in (2, 4, 8)]
+    shape = round_shape(points)
+    assert shape is not None
+    size = np.array([p["budget"] * p["topk"] for p in points])
+    model = BreakageModel.fit(shape, np.where(size > 100, -0.3, 0.0))
+    predicted = model.log_gate(shape)
+    clear = (size < 60) | (size > 170)
+    assert np.abs(predicted - np.where(size > 100, -0.3, 0.0))[clear].max() < 0.08
+
+
+def test_without_a_step_the_gate_is_level() -> None:
+    shape = round_shape([{"budget": b, "topk": 2} for b in (4, 8, 16, 32)])
+    assert shape is not None
+    level = BreakageModel.fit(shape, np.full(4, 0.03)).log_gate(shape)
+    assert float(np.ptp(level)) < 0.02
