@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import venv
 from pathlib import Path
 
+from autotune.closing import Closing
+
 __all__ = ["CleanEnvironment", "run_pip"]
 
 
-class CleanEnvironment:
-    """Made by `venv` and filled by the pip of this one, as in `scripts/environment`."""
+class CleanEnvironment(Closing):
+    """Made by `venv`, filled by the pip of this one, gone at its end."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         venv.create(folder, symlinks=True)
         self.programs = folder / "bin"
+
+    def close(self) -> None:
+        """Give back its gigabyte: pytest keeps the folders of its last runs."""
+        shutil.rmtree(self._folder)
 
     def pip(self, *words: str | Path) -> None:
         """`pip` on this environment; it must succeed."""

@@ -40,15 +40,15 @@ def _padded(version: str) -> tuple[int, ...]:
 
 
 def test_decisions_hold_on_the_least_versions(tmp_path: Path) -> None:
-    clean = CleanEnvironment(tmp_path / "lowest")
-    clean.install("--require-hashes", "--requirement", LOCK)
-    files = ["tests/unit/sampler", *(f"tests/unit/test_{name}.py" for name in DECISIONS)]
-    ran = subprocess.run(
-        [clean.programs / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with CleanEnvironment(tmp_path / "lowest") as clean:
+        clean.install("--require-hashes", "--requirement", LOCK)
+        files = ["tests/unit/sampler", *(f"tests/unit/test_{name}.py" for name in DECISIONS)]
+        ran = subprocess.run(
+            [clean.programs / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -35,32 +35,32 @@ print(*(load_study(file.stem).name for file in sorted(shipped.glob("*.toml"))))
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     folder = tmp_path_factory.mktemp("wheel")
     empty = folder / "empty"
     empty.mkdir()
-    clean = CleanEnvironment(folder / "clean")
-    run_pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
-    clean.install("--require-hashes", "--requirement", ROOT / "requirements.lock")
-    clean.install("--no-deps", *folder.glob("*.whl"))
-    clean.pip("check")
+    with CleanEnvironment(folder / "clean") as clean:
+        run_pip("wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
+        clean.install("--require-hashes", "--requirement", ROOT / "requirements.lock")
+        clean.install("--no-deps", *folder.glob("*.whl"))
+        clean.pip("check")
 
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("AUTOTUNE_", "PYTHON"))}
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("AUTOTUNE_", "PYTHON"))}
 
-    def run(program: str, *words: str) -> str:
-        ran = subprocess.run(
-            [clean.programs / program, *words],
-            cwd=empty,
-            env={**kept, "AUTOTUNE_DATA": str(folder / "data")},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ran.returncode == 0, ran.stdout + ran.stderr
-        assert list(empty.iterdir()) == [], "a command that only looks leaves something behind"
-        return ran.stdout
+        def run(program: str, *words: str) -> str:
+            ran = subprocess.run(
+                [clean.programs / program, *words],
+                cwd=empty,
+                env={**kept, "AUTOTUNE_DATA": str(folder / "data")},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert ran.returncode == 0, ran.stdout + ran.stderr
+            assert list(empty.iterdir()) == [], "a command that only looks leaves something behind"
+            return ran.stdout
 
-    return run
+        yield run
 
 
 def test_what_development_needs_is_not_there(installed: Installed) -> None:
