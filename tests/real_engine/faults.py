@@ -8,12 +8,14 @@ that count, so that the second try of a failed trial serves.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.reading import load_stored
 from autotune.repository import StoredTrial
+from autotune.sglang.decisive import CLOSING
 from tests.real_engine import service
 from tests.real_engine.place import RealEngine
 from tests.real_engine.studies import SMALL_OBJECTIVE, RealStudy
@@ -22,6 +24,7 @@ from tests.testhost import SystemdHost
 __all__ = ["FAULTS", "PROGRAM", "Fault", "Provoked", "install_program", "provoke"]
 
 PROGRAM = "/srv/sglang-spoiled"
+_TIME = re.compile(r"^\[[^\]]*\] ")
 
 
 @dataclass(frozen=True)
@@ -138,9 +141,9 @@ class Provoked:
 
     Attributes:
         told_s: From the line that the failure quotes, as the journal dates it, to the verdict.
-        visible_s: The same from when the failure could be seen: from the end of the process where
-            the line came before it, since such a line need not be fatal (an exception that is
-            caught, say) until the process has ended.
+        visible_s: The same from when the failure could be seen: from the end of the process, or
+            from the line with which the engine gives up, where either came after the line that
+            tells the cause; until then that line need not be fatal (a caught exception, say).
         again: State of the second try of a failed trial; "" where there is none.
     """
 
@@ -209,13 +212,20 @@ def _provoked(
     lines = [at_s for at_s, text in within if fault.words in text]
     stops = [at_s for at_s, text in within if text.startswith("Stopping ")]
     by_itself_s = min(stops, default=record.ended_at_s)
-    ends = [at for at, text in within if "Main process exited" in text and at <= by_itself_s]
+    signs = [at_s for at_s, text in within if _gives_up(text) and at_s <= by_itself_s]
     again = next((str(one.state) for one, _ in own[1:] if one.retry_of == trial.number), "")
     told_s = record.ended_at_s - lines[0] if lines else None
-    visible_s = record.ended_at_s - max(lines[0], ends[-1] if ends else 0.0) if lines else None
+    visible_s = None
+    if lines:
+        sign_s = min((at_s for at_s in signs if at_s >= lines[0]), default=lines[0])
+        visible_s = record.ended_at_s - sign_s
     return Provoked(
         fault, str(trial.state), failure.kind, failure.message, told_s, visible_s, again
     )
+
+
+def _gives_up(text: str) -> bool:
+    return "Main process exited" in text or bool(CLOSING.match(_TIME.sub("", text)))
 
 
 def _journal(host: SystemdHost) -> list[tuple[float, str]]:

@@ -131,7 +131,7 @@ def _failures(host: SystemdHost, engine: place.RealEngine, folder: Path) -> bool
     for one in found:
         told = "-" if one.told_s is None else f"{one.told_s:.1f} s after its line"
         if one.visible_s != one.told_s:
-            told += f", {one.visible_s:.1f} s after the end of the process"
+            told += f", {one.visible_s:.1f} s after it gave up"
         again = f", second try {one.again}" if one.again else ""
         print(f"{one.fault.name:18} {one.state:10} {one.kind:17} told {told}{again}")
         print(f"{'':18} {one.message[:160]}")
