@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["answered", "deferred", "insistent", "terminable", "undisturbed"]
+__all__ = ["answered", "between_callbacks", "deferred", "insistent", "terminable", "undisturbed"]
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +89,50 @@ def deferred() -> Iterator[None]:
     finally:
         for missed in came:
             signal.raise_signal(missed)
+
+
+@contextmanager
+def between_callbacks(
+    loop: asyncio.AbstractEventLoop, cancel: Callable[[], object]
+) -> Iterator[None]:
+    """Signals are taken between two callbacks of the loop that runs within the block.
+
+    What a handler raises in the middle of a callback stays there: uvloop logs it as a fault of a
+    connection, and the command would go on.  An interrupt calls `cancel` in the loop instead, and
+    is raised at the end of the block.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread only
+        return
+    handlers = {number: signal.getsignal(number) for number in _ENDING}
+    came: deque[int] = deque()
+    interrupted = False
+
+    def take() -> None:
+        nonlocal interrupted
+        while came:
+            number = signal.Signals(came.popleft())
+            try:
+                handlers[number](number, None)  # type: ignore[operator,misc]
+            except KeyboardInterrupt:
+                interrupted = True
+                cancel()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        loop.call_soon_threadsafe(take)
+
+    callable_ = [number for number, handler in handlers.items() if callable(handler)]
+    try:
+        with answered(note, *callable_):
+            yield
+    except asyncio.CancelledError:
+        if not interrupted:
+            raise
+    finally:
+        take()
+        if interrupted:
+            raise KeyboardInterrupt
 
 
 @contextmanager

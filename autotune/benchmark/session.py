@@ -21,6 +21,7 @@ from autotune.benchmark.spread import Connection, Pool, SpreadLoad, processes_fo
 from autotune.closing import Closing
 from autotune.engine_words import SGLANG_COUNTERS, CounterNames
 from autotune.errors import AutotuneError, ErrorRateTooHigh
+from autotune.interrupts import between_callbacks
 from autotune.measure_settings import MeasureSettings
 from autotune.measurement import BucketMeasurement, BucketQuality
 from autotune.prompts import PieceCounts, PromptLibrary, PromptSet, calibrate, fit_offset
@@ -100,10 +101,12 @@ class Benchmark(Closing):
         self.requests: tuple[RequestTimings, ...] = ()
         """Every request of the bucket that was measured last."""
         self._given_up: AutotuneError | None = None
+        self._interrupted = False
 
     def close(self) -> None:
         """Closes the connections and the event loop."""
-        self._runner.run(self._close())
+        with between_callbacks(self._runner.get_loop(), lambda: None):
+            self._runner.run(self._close())
         self._runner.close()
 
     def give_up(self, reason: AutotuneError) -> None:
@@ -138,7 +141,8 @@ class Benchmark(Closing):
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run a piece of work to its end.  Raises the reason when it was given up."""
         try:
-            return self._runner.run(self._until_given_up(work))
+            with between_callbacks(self._runner.get_loop(), self._interrupt):
+                return self._runner.run(self._until_given_up(work))
         except asyncio.CancelledError:
             if self._given_up is None:
                 raise
@@ -148,11 +152,18 @@ class Benchmark(Closing):
         if self._given_up is not None:
             work.close()
             raise self._given_up
+        if self._interrupted:
+            work.close()
+            raise asyncio.CancelledError
         self._working = asyncio.current_task()
         try:
             return await work
         finally:
             self._working = None
+
+    def _interrupt(self) -> None:
+        self._interrupted = True
+        self._cancel()
 
     def _cancel(self) -> None:
         if self._working is not None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import pytest
+import uvloop
 
-from autotune.interrupts import deferred, terminable, undisturbed
+from autotune.interrupts import between_callbacks, deferred, terminable, undisturbed
 from autotune.stopping import Stop
 
 
@@ -84,3 +87,78 @@ def test_an_interrupt_that_python_drops_comes_again(
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
+
+
+class _Interrupted(asyncio.Protocol):
+    """What comes in interrupts this process, in the middle of the loop's callback."""
+
+    def data_received(self, data: bytes) -> None:
+        signal.raise_signal(signal.Signals(data[0]))
+
+
+async def _until_cancelled(received: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_connection(_Interrupted, sock=received)
+    try:
+        await asyncio.wait_for(asyncio.Event().wait(), 60)
+    finally:
+        transport.abort()  # a loop that holds a connection cannot be closed
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_within_a_callback_of_the_loop_is_not_lost(number: signal.Signals) -> None:
+    received, sent = socket.socketpair()
+    with sent, terminable(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        loop = runner.get_loop()
+        sent.send(bytes([number]))
+        with (
+            pytest.raises(KeyboardInterrupt),
+            between_callbacks(loop, lambda: [t.cancel() for t in asyncio.all_tasks(loop)]),
+        ):
+            runner.run(_until_cancelled(received))
+
+
+def test_a_first_signal_that_lets_things_end_leaves_the_loop_alone() -> None:
+    told: list[int] = []
+    stop = Stop(finish=True)
+    stop.tell(lambda: told.append(1))
+
+    async def work() -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        while not told:
+            await asyncio.sleep(0)
+        return "ended"
+
+    with (
+        stop.heeded(),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        between_callbacks(runner.get_loop(), lambda: told.append(2)),
+    ):
+        assert runner.run(work()) == "ended"
+    assert told == [1]
+
+
+def test_a_signal_that_comes_as_the_loop_ends_is_taken_at_the_end_of_the_block() -> None:
+    async def work() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with (
+        terminable(),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        pytest.raises(KeyboardInterrupt),
+        between_callbacks(runner.get_loop(), lambda: None),
+    ):
+        runner.run(work())
+
+
+def test_a_cancellation_of_its_own_stays_one() -> None:
+    async def work() -> None:
+        raise asyncio.CancelledError
+
+    with (
+        terminable(),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        pytest.raises(asyncio.CancelledError),
+        between_callbacks(runner.get_loop(), lambda: None),
+    ):
+        runner.run(work())
