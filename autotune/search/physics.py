@@ -34,12 +34,11 @@ import numpy.typing as npt
 from scipy import linalg, optimize
 
 from autotune.parameter import FloatArray, Values
+from autotune.search.round_forms import Cells, RoundForms, round_forms
 from autotune.workload import Workload
 
 __all__ = ["DraftVerifyModel", "RoundData", "Shape", "round_shape"]
 
-_SHARED_SD = 0.025  # of log throughput, common to the buckets of one start
-_BUCKET_SD = 0.03  # of log throughput, of one bucket
 _ACCEPT_SD = 0.02  # of log accept length; above the noise, since the curve is an approximation
 _NO_WINDOW_TOKENS = 1.0e9
 
@@ -59,13 +58,14 @@ class Shape:
     def __getitem__(self, rows: npt.NDArray[np.int_]) -> Shape:
         return Shape(self.budget[rows], self.topk[rows], self.window[rows])
 
+    def at(self, context: FloatArray, streams: FloatArray) -> Cells:
+        """Together with the buckets of a workload."""
+        return Cells(self.budget, self.topk, self.window, context, streams)
+
     def joined(self, more: Shape) -> Shape:
         """These points, then the others."""
         pairs = ((self.budget, more.budget), (self.topk, more.topk), (self.window, more.window))
         return Shape(*(np.vstack(pair) for pair in pairs))
-
-
-_NOMINAL = Shape(np.array([[32.0]]), np.array([[8.0]]), np.array([[2048.0]]))
 
 
 def round_shape(points: Sequence[Values]) -> Shape | None:
@@ -120,15 +120,13 @@ class DraftVerifyModel:
     Attributes:
         accept_parameters: Natural logarithms, in the order of `_ACCEPT_MEDIANS`.
         accept_root: R with R R' their posterior covariance near the fit.
-        round_ms: Coefficients of `_costs`, non-negative.
-        round_root: R with R R' their posterior covariance.
+        rounds: How long a round may take, each form by its weight.
     """
 
     workload: Workload
     accept_parameters: FloatArray
     accept_root: FloatArray
-    round_ms: FloatArray
-    round_root: FloatArray
+    rounds: RoundForms
 
     @classmethod
     def fit(cls, workload: Workload, data: RoundData) -> DraftVerifyModel | None:
@@ -150,28 +148,11 @@ class DraftVerifyModel:
         jacobian = np.asarray(fitted.jac, dtype=np.float64)
         round_ms = 1000.0 * streams * np.where(known, data.accept, 1.0)
         round_ms = round_ms / np.where(known, data.throughput, 1.0)
-        costs = _costs(data.shape, context, streams)
-        rows, targets = [], []
-        for trial in range(len(known)):
-            here = known[trial]
-            if not here.any():
-                continue
-            white = data.trust[trial] * _whitening(int(here.sum()))
-            rows.append(white @ (costs[trial, here] / round_ms[trial, here, None]))
-            targets.append(white @ np.ones(int(here.sum())))
-        nominal = _costs(_NOMINAL, context, streams).mean((0, 1))  # for what no trial has shown yet
-        nominal = np.where(nominal > 0, nominal, 1.0)
-        size = np.maximum(costs[known].mean(0), nominal) / round_ms[known].mean()
-        size = np.where(size > 0, size, 1.0)  # what neither the trials nor the workload can show
-        design = np.vstack([*rows, np.diag(size)])  # a cost is about one round at most
-        wanted = np.concatenate([*targets, np.zeros(len(size))])
-        coefficients, _ = optimize.nnls(design, wanted, maxiter=50 * design.shape[1])
         return cls(
             workload,
             np.asarray(fitted.x),
             _root_of_inverse(jacobian.T @ jacobian),
-            np.asarray(coefficients),
-            _root_of_inverse((design / size).T @ (design / size)) / size[:, None],
+            round_forms(data.shape.at(context, streams), round_ms, known, data.trust),
         )
 
     def doubts(self, shape: Shape) -> tuple[FloatArray, FloatArray]:
@@ -188,9 +169,7 @@ class DraftVerifyModel:
             for unit in np.eye(len(self.accept_parameters))
         ]
         accept = np.stack(slopes, axis=-1) @ self.accept_root
-        costs = _costs(shape, context, streams)
-        duration = np.maximum(costs @ self.round_ms, 1e-3)
-        return np.asarray(accept), np.asarray(costs @ self.round_root / duration[..., None])
+        return np.asarray(accept), self.rounds.doubts(shape.at(context, streams))
 
     def accept_length(self, shape: Shape) -> FloatArray:
         """Tokens a round brings, shape (m, buckets)."""
@@ -201,8 +180,8 @@ class DraftVerifyModel:
         """tok/s, shape (m, buckets)."""
         context, streams = _cells(self.workload)
         tau = _accept_length(self.accept_parameters, shape, context)
-        round_ms = _costs(shape, context, streams) @ self.round_ms
-        return np.asarray(1000.0 * streams * tau / np.maximum(round_ms, 1e-3))
+        log_ms = self.rounds.log_ms(shape.at(context, streams))
+        return np.asarray(1000.0 * streams * tau / np.exp(log_ms))
 
 
 def _root_of_inverse(precision: FloatArray) -> FloatArray:
@@ -230,34 +209,3 @@ def _accept_length(theta: FloatArray, shape: Shape, context: FloatArray) -> Floa
     by_topk = 1.0 - np.exp(-(shape.topk - 1.0) / breadth) / (1.0 + chain)
     by_budget = 1.0 - np.exp(-np.minimum((shape.budget / size) ** power, 50.0))
     return np.asarray(1.0 + gain * quality * by_budget * by_topk)
-
-
-def _costs(shape: Shape, context: FloatArray, streams: FloatArray) -> FloatArray:
-    """What a round spends time on, before coefficients; shape (m, buckets, terms)."""
-    tokens = streams * (shape.budget + 1.0)
-    seen = np.minimum(shape.window, context)
-    terms = (
-        np.ones_like(tokens),  # weights, launches, reductions
-        1.0 - np.exp(-tokens / 100.0),  # experts touched by few tokens
-        1.0 - np.exp(-tokens / 400.0),  # experts touched by many
-        tokens,  # computing or links, from the first token on
-        np.maximum(0.0, tokens - 256.0),  # and past the knee of the roofline
-        np.maximum(0.0, tokens - 1024.0),
-        streams * context,  # the target's cache
-        streams * seen,  # the drafter's cache
-        shape.budget * np.sqrt(streams),  # the tree on the host
-        shape.budget + 0.0 * streams,
-        shape.topk + 0.0 * streams,
-    )
-    return np.stack(np.broadcast_arrays(*terms), axis=-1)
-
-
-def _whitening(size: int) -> FloatArray:
-    """Matrix that makes the noise of `size` buckets of one start white, shape (size, size).
-
-    The noise has covariance bucket^2 I + shared^2 11', whose inverse root is the rank-one change
-    below: what all buckets share is told apart from what separates them.
-    """
-    along = 1.0 / np.sqrt(_BUCKET_SD**2 + size * _SHARED_SD**2)
-    across = 1.0 / _BUCKET_SD
-    return np.asarray(across * np.eye(size) + (along - across) / size)

@@ -340,7 +340,6 @@ def _physical_parts(
         parts_of = np.broadcast_to(shares, throughput.shape)
     parts_of = parts_of / parts_of.sum(1, keepdims=True)
     expected = _log_score(throughput, physics.workload, round_.aggregate)
-    none = np.zeros((len(candidates.points), 0))
     return [
         _Part(round_.brought, accept, _DOUBT * np.einsum("mbq,b->mq", doubted, shares), _ACCEPT),
         _Part(
@@ -349,7 +348,7 @@ def _physical_parts(
             _DOUBT * np.einsum("mbq,mb->mq", slower, parts_of),
             _RESIDUAL,
         ),
-        _Part(round_.gated, round_.gate.log_gate(shape), none, _GATE),
+        _Part(round_.gated, round_.gate.log_gate(shape), round_.gate.doubts(shape), _GATE),
     ]
 
 

@@ -48,6 +48,7 @@ _DECIDING = (
         "memory",
         "model",
         "physics",
+        "round_forms",
         "sampler",
         "start",
     ),

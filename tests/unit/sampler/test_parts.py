@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -144,7 +145,52 @@ def test_the_round_model_predicts_points_it_has_not_seen() -> None:
     new = np.arange(20, 60)
     wrong = np.log(model.throughput(shape[new])) - np.log(throughput[new])
     assert float(np.median(np.abs(wrong))) < 0.06
-    assert np.all(model.round_ms >= 0)
+    assert all(np.all(form.coefficients >= 0) for form in model.rounds.forms)
+
+
+def rounds_of(
+    surface: Surface, slower: Callable[[FloatArray], FloatArray]
+) -> tuple[DraftVerifyModel, FloatArray, FloatArray]:
+    """The model of 25 trials whose rounds are longer by a factor of their tokens.
+
+    Also what it misses 55 other points' ln throughput by, and those points' tokens.
+    """
+    points = [surface.space.effective(p) for p in surface.space.enumerate(80, seed=4)]
+    shape = round_shape(points)
+    assert shape is not None
+    index = [surface._index(point) for point in points]
+    streams = np.array([bucket.concurrency for bucket in surface.workload.buckets])
+    tokens = (shape.budget + 1) * streams
+    throughput = np.array([surface.throughput[i] for i in index]) / slower(tokens)
+    accept = np.array([surface.accept[i] for i in index])
+    seen, new = np.arange(25), np.arange(25, 80)
+    model = DraftVerifyModel.fit(
+        surface.workload, RoundData(shape[seen], throughput[seen], accept[seen])
+    )
+    assert model is not None
+    return model, np.log(model.throughput(shape[new])) - np.log(throughput[new]), tokens[new]
+
+
+@pytest.mark.parametrize("edge", [220, 300, 512, 700, 900])
+def test_a_cliff_in_the_number_of_tokens_is_found(edge: int) -> None:
+    """A round takes 30 % longer beyond some number of tokens; where, nobody has said."""
+    model, wrong, tokens = rounds_of(
+        Surface.random(200), lambda tokens: np.where(tokens > edge, 1.3, 1.0)
+    )
+    near = (tokens > edge / 2) & (tokens < 2 * edge)
+    assert float(np.abs(wrong[near]).mean()) < 0.07  # 0.064 to 0.101 without steps
+    weight = sum(
+        form.weight for form in model.rounds.forms if edge / 1.2 <= form.edge <= edge * 1.2
+    )
+    assert weight > 0.9
+
+
+@pytest.mark.parametrize("number", [200, 202, 206])
+def test_where_nothing_has_a_cliff_no_large_one_is_believed(number: int) -> None:
+    """What is left of steps on a smooth surface is a few percent of its rounds."""
+    model, _, _ = rounds_of(Surface.random(number), np.ones_like)
+    steps = [form.weight * form.step_ms for form in model.rounds.forms]
+    assert sum(steps) < 3.0  # of rounds of 40 ms and more; a cliff of 30 % is 9 ms
 
 
 def test_the_round_model_needs_an_accept_length() -> None:
@@ -165,6 +211,21 @@ def test_a_step_in_the_gate_is_found() -> None:
     predicted = model.log_gate(shape)
     clear = (size < 60) | (size > 170)
     assert np.abs(predicted - np.where(size > 100, -0.3, 0.0))[clear].max() < 0.08
+
+
+def test_between_right_and_wrong_answers_the_gate_is_in_doubt() -> None:
+    """Trees of 128 nodes times breadth were right, of 512 wrong: 300 may be either."""
+    seen = [{"budget": b, "topk": k} for b, k in ((8, 4), (16, 4), (16, 8), (32, 16))]
+    asked = [{"budget": b, "topk": k} for b, k in ((8, 4), (30, 10), (32, 16))]
+    shape, there = round_shape(seen), round_shape(asked)
+    assert shape is not None
+    assert there is not None
+    model = BreakageModel.fit(shape, np.array([0.0, 0.0, 0.0, -0.5]))
+    small, between, broken = model.log_gate(there)
+    assert small > between > broken
+    doubt = np.sqrt((model.doubts(there) ** 2).sum(1))
+    assert doubt[1] > 5 * doubt[0]
+    assert small - between < 2 * doubt[1]  # it may well be right
 
 
 def test_without_a_step_the_gate_is_level() -> None:
