@@ -167,7 +167,15 @@ def conclude(config: StudyConfig, stored: StoredStudy) -> Conclusion:
         ratio=judged.ratio,
         ratio_interval=judged.interval,
         reference_score=baseline,
-        finalists=tuple(_finalist(judged, scored, reference, pooled)),
+        # What is stored says who was barred; without a penalty the answers bar nobody.
+        finalists=tuple(
+            _finalist(
+                judged,
+                scored,
+                reference,
+                {key: replace(one, refused=key in refused) for key, one in pooled.items()},
+            )
+        ),
         findings=findings(config, stored),
         outlook=prospect.sentence() if prospect is not None else "",
         starts=_ended_starts(stored),

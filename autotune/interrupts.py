@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 __all__ = ["answered", "between_callbacks", "deferred", "insistent", "terminable", "undisturbed"]
 
@@ -53,16 +54,23 @@ def answered(
 
     A signal that is ignored already (`nohup`) stays ignored.
     """
-    before = {
-        number: signal.signal(number, handler)
-        for number in numbers
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
+    before: dict[signal.Signals, Any] = {}
+    interrupt: KeyboardInterrupt | None = None
     try:
+        for number in numbers:
+            if (old := signal.getsignal(number)) is not signal.SIG_IGN:
+                before[number] = old  # noted first: a signal between the two lines raises
+                signal.signal(number, handler)
         yield
     finally:
         for number, old in before.items():
-            signal.signal(number, old)
+            try:
+                signal.signal(number, old)
+            except KeyboardInterrupt as error:  # of one that came meanwhile: the rest goes back too
+                signal.signal(number, old)
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
 
 @contextmanager

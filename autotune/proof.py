@@ -190,7 +190,7 @@ def bound_link(log: StartupLog) -> Evidence:
     """This start logged that it bound its port and was not refused."""
     return _evidence(
         "bound",
-        wanted="this start logged its bind, and its readiness afterwards",
+        wanted="this start logged its bind and its readiness",
         seen=log.bind_error or ("bound and ready" if log.ready else "no such line"),
         ok=log.ready and not log.bind_error,
         raw="\n".join(log.tail),

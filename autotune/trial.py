@@ -83,7 +83,8 @@ class TrialSpec:
         claim_id: Unique to this start; the host refuses changes under an older one.
         buckets: In the order in which they are measured.
         answers: Prompts whose text is judged, and the reference's answers to them.
-        role: Why the start is made, for people: "search", "reference" or "final".
+        role: Whose settings run: "reference" for the deployed ones, in a final round too; else why
+            the start is made, "search" or "final".
         fingerprint: The host's reference's; empty for the reference itself.
     """
 
@@ -122,14 +123,14 @@ class Phase:
 
 
 class Engine(Protocol):
-    """The server's own answers; see `autotune.sglang.server`."""
+    """The part of `autotune.engines.EngineServer` that a trial asks."""
 
     def server_info(self) -> ServerInfo: ...
     def generate(self, text: str, *, max_new_tokens: int) -> Generation: ...
 
 
 class Bench(Protocol):
-    """The load generator; see `autotune.benchmark.measure`."""
+    """Load, fixed prompts and coding tasks; `autotune.workbench` has the real one."""
 
     def give_up(self, reason: AutotuneError) -> None: ...
     def warm_up(self) -> None: ...
@@ -280,7 +281,7 @@ def check_drift(spec: TrialSpec, bench: Bench, notes: Notes) -> None:
 def process_links(
     spec: TrialSpec, supervisor: Supervisor, previous: str, start: Start
 ) -> tuple[Evidence, ...]:
-    """Links 1 to 4: what supervisor and kernel say about this start."""
+    """From `invocation` to `listener`: what supervisor and kernel say about this start."""
     identity = supervisor.identity()
     process = supervisor.process(identity.main_pid)
     return (
@@ -293,7 +294,7 @@ def process_links(
 
 
 def engine_links(spec: TrialSpec, engine: Engine, watch: Watch) -> tuple[Evidence, ...]:
-    """Links 4 to 7: what the engine says about itself, in its log and in its answers."""
+    """From `bound` to `generation`: what the engine says of itself, in its log and its answers."""
     with answering():
         info = engine.server_info()
     return (
@@ -305,7 +306,7 @@ def engine_links(spec: TrialSpec, engine: Engine, watch: Watch) -> tuple[Evidenc
 
 
 def _nonce_links(spec: TrialSpec, watch: Watch, info: ServerInfo) -> tuple[Evidence, ...]:
-    """Link 5; an engine that shows no seed has none where the nonce is left out, for an export."""
+    """None from an engine that shows no seed where the nonce is left out, for an export."""
     if not spec.nonce.flag and not engine_of(spec.plan.engine).tells_seed:
         return ()
     return (proof.nonce_link(spec.nonce, watch.log, info),)

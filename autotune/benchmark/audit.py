@@ -84,10 +84,11 @@ def server_view(before: CounterValues, after: CounterValues) -> ServerView:
     if after.accepted_tokens is not None:
         accepted = after.accepted_tokens - (before.accepted_tokens or 0)
         accept_length = 1 + accepted / steps if steps > 0 else None
-    if after.generation_tokens is None:
-        return ServerView(None, accept_length, None)
-    generated = after.generation_tokens - (before.generation_tokens or 0)
     cached = (after.cached_tokens or 0) - (before.cached_tokens or 0)
+    if after.generation_tokens is None:
+        known = cached if after.cached_tokens is not None else None
+        return ServerView(None, accept_length, known)
+    generated = after.generation_tokens - (before.generation_tokens or 0)
     if after.verify_calls is not None and after.accepted_tokens is None:
         accept_length = generated / steps if steps > 0 else None
     return ServerView(generated, accept_length, cached)

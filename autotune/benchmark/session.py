@@ -105,9 +105,11 @@ class Benchmark(Closing):
 
     def close(self) -> None:
         """Closes the connections and the event loop."""
-        with between_callbacks(self._runner.get_loop(), lambda: None):
-            self._runner.run(self._close())
-        self._runner.close()
+        try:
+            with between_callbacks(self._runner.get_loop(), lambda: None):
+                self._runner.run(self._close())
+        finally:
+            self._runner.close()
 
     def give_up(self, reason: AutotuneError) -> None:
         """End what is under way, and whatever would come after it, with this reason.

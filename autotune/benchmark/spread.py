@@ -43,6 +43,7 @@ __all__ = [
 _HEAD = struct.Struct(">Q")
 _MOST_PROCESSES = 8
 _LEAD_S = 0.02
+_END_MOST_S = 5.0
 """From the order to begin to time 0: the order has reached every worker by then."""
 
 
@@ -146,17 +147,28 @@ class Pool:
         return self._processes[:count]
 
     async def aclose(self) -> None:
+        """Workers end when their input does; one that does not soon is killed."""
         for process in self._processes:
             if process.stdin is not None:
                 process.stdin.close()
-        await asyncio.gather(*(process.wait() for process in self._processes))
+        try:
+            await asyncio.wait_for(self._ended(), _END_MOST_S)
+        except TimeoutError:
+            self._kill()
+            await self._ended()
         self._processes = []
 
-    async def discard(self) -> None:
-        """Ends all workers now: what they were doing is of no use any more."""
+    async def _ended(self) -> None:
+        await asyncio.gather(*(process.wait() for process in self._processes))
+
+    def _kill(self) -> None:
         for process in self._processes:
             if process.returncode is None:
                 process.kill()
+
+    async def discard(self) -> None:
+        """Ends all workers now: what they were doing is of no use any more."""
+        self._kill()
         await self.aclose()
 
 
@@ -234,7 +246,7 @@ class SpreadLoad:
         )
 
     async def stop(self, *, run_out_s: float) -> None:
-        """Raises MeasurementError when a worker has died; the others are ended then."""
+        """Raises MeasurementError when a worker has died.  All are ended when this does not end."""
         try:
             for worker in self._workers:
                 self._send(worker, Stop(run_out_s))
@@ -244,7 +256,8 @@ class SpreadLoad:
                 self._add(final.tokens)
                 self.ended += final.ended
                 self.closed += final.closed
-        except MeasurementError:
+        except (MeasurementError, asyncio.CancelledError):
+            # A worker whose report nobody reads would wait for its reader for ever.
             await self._pool.discard()
             raise
 

@@ -28,6 +28,7 @@ from autotune.stored import VerdictKind
 from autotune.views import best_trial
 
 __all__ = [
+    "KINDS",
     "Configuration",
     "FailureClass",
     "Headline",
@@ -49,13 +50,15 @@ _FAULTS = {
     "infeasible": "The parameters' fault: the server refused them or died under them.",
     "failed": "Not the parameters' fault: the machine's or nobody's, so no value was told.",
 }
-_KINDS = {
+KINDS = {
     "ServerStartError": "The server refused the settings or died while it started",
     "ServerCrashed": "The server died under load",
     "OutputCorrupted": "The output was corrupted",
     "SettingsNotApplied": "A setting that was asked for did not run",
     "LimitViolated": "A limit of the objective was broken",
     "NotReady": "The server was not ready in time, and nothing says why",
+    "ServerEnded": "The server ended, and nothing says why",
+    "NotAnswering": "The server ran and did not answer",
     "InvocationChanged": "The server was restarted by somebody else",
     "FingerprintMismatch": "The server was not the one that the reference was measured on",
     "InvalidBucket": "A bucket was measured and cannot be believed",
@@ -69,6 +72,12 @@ _KINDS = {
     "UnitError": "The unit was not in the state that was needed",
     "LeaseLost": "The lease of the host was lost",
     "DropInConflict": "Somebody else changed the unit",
+    "HostKeyError": "The host's key was not the known one",
+    "AuthenticationError": "The host did not let us in",
+    "UnitNotFound": "The unit was not there",
+    "UnitRefused": "The unit is of a kind that is not tuned",
+    "RestoreFailed": "The host could not be proven to be as it was found",
+    "WorkerLost": "The worker of the start was lost",
 }
 """A class of failure in words, by the name of its error."""
 
@@ -319,7 +328,7 @@ def failure_classes(study: StoredStudy, *, log_chars: int) -> tuple[FailureClass
     classes = [
         FailureClass(
             kind=plain(kind),
-            title=_KINDS.get(kind, plain(kind)),
+            title=KINDS.get(kind, plain(kind)),
             state=state,
             link=plain(link),
             fault=_FAULTS.get(state, ""),

@@ -33,6 +33,7 @@ _STEP_SHARE = 0.2  # of a round that a step takes; every other cost may be all o
 _TEMPER = 2.25  # all forms are simpler than the truth: their evidence counts less by so much
 _NEGLIGIBLE = 0.02  # weight, next to the largest, below which a form is left out
 _MOST_FORMS = 8
+_NNLS_MOST = 50  # iterations for each coefficient
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,12 @@ def _fits(
             precision = gram[np.ix_(used, used)] + np.eye(len(used))
             lower = np.linalg.cholesky(precision)
             half = linalg.solve_triangular(lower, pull[used], lower=True, check_finite=False)
-            scaled, missed = optimize.nnls(lower.T, half)
+            try:
+                scaled, missed = optimize.nnls(lower.T, half, maxiter=_NNLS_MOST * len(used))
+            except RuntimeError:  # it went round in circles: no cost below none, if not the best
+                free = linalg.solve_triangular(lower.T, half, check_finite=False)
+                scaled = np.maximum(free, 0.0)
+                missed = np.float64(np.linalg.norm(lower.T @ scaled - half))
             lost = float(target @ target - half @ half + missed**2)
             evidence = -0.5 * (strength + len(target)) * np.log(strength + lost)
             evidence -= float(np.log(np.diag(lower)).sum())

@@ -1,9 +1,9 @@
 """Which log lines decide: something has ended, is ending, or deserves a mark.
 
-Only these lines reach `signatures`, which says whose fault it is: a new failure needs its line here
-and its row there.
+Of the log, only these lines reach `signatures`, which says whose fault it is: a new failure needs
+its row there and, unless `EXCEPTION` or `MANAGER_END` has it already, its line here.
 
-All patterns are matched from the beginning of a message, behind its time stamp, unless they begin
+What decides is matched from the beginning of a message, behind its time stamp, unless it begins
 with `.*`: a prompt that quotes such a line must not look like one.
 """
 

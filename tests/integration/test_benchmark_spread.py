@@ -9,7 +9,7 @@ import threading
 import psutil
 import pytest
 
-from autotune.benchmark import Benchmark, MeasureSettings, Phase, WindowNote
+from autotune.benchmark import Benchmark, MeasureSettings, Phase, WindowNote, spread
 from autotune.errors import ErrorRateTooHigh, LeaseLost, MeasurementError
 from autotune.measurement import BucketQuality
 from autotune.workload import Bucket
@@ -114,6 +114,18 @@ def test_processes_of_a_measurement_that_is_given_up_end_with_it() -> None:
     with TruthServer(SLOW) as server:
         with benchmark(server, endless) as bench, pytest.raises(LeaseLost, match="went back"):
             bench.measure(BUCKET, give_up)
+        assert workers() == []
+
+
+def test_a_process_that_does_not_end_by_itself_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may wait for a reader that will never come."""
+    monkeypatch.setattr(spread, "_END_MOST_S", 0.2)
+    with TruthServer(SLOW) as server:
+        with benchmark(server) as bench:
+            bench.measure(BUCKET)
+            workers()[0].suspend()
         assert workers() == []
 
 

@@ -115,6 +115,12 @@ def test_accept_length_is_of_accepted_drafts_where_the_engine_counts_those() -> 
     assert server_view(CounterValues(answered=False), after).accept_length is None
 
 
+def test_cached_tokens_count_where_the_engine_counts_no_generated_ones() -> None:
+    before = CounterValues(verify_calls=50, cached_tokens=100)
+    after = CounterValues(verify_calls=150, cached_tokens=350)
+    assert server_view(before, after).cached_tokens == 250
+
+
 def test_counters_are_read_by_the_names_of_the_engine() -> None:
     text = 'x:steps{a="1"} 3\nx:steps{a="2"} 4\nx:accepted 9\nsglang:generation_tokens_total 5\n'
     names = CounterNames(steps="x:steps", accepted="x:accepted")

@@ -9,11 +9,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 import uvloop
 
-from autotune.interrupts import between_callbacks, deferred, terminable, undisturbed
+from autotune.interrupts import answered, between_callbacks, deferred, terminable, undisturbed
 from autotune.stopping import Stop
 
 
@@ -51,6 +52,23 @@ def test_handlers_are_put_back() -> None:
     with terminable(), undisturbed(()):
         pass
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_interrupt_as_handlers_go_back_leaves_none_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    real, came = signal.signal, iter([True])
+
+    def interrupted(number: signal.Signals, handler: Any) -> Any:
+        if handler in before and next(came, False):
+            raise KeyboardInterrupt
+        return real(number, handler)
+
+    with pytest.raises(KeyboardInterrupt), answered(print, *numbers):
+        monkeypatch.setattr(signal, "signal", interrupted)
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 def test_an_interrupt_within_a_short_block_is_taken_at_its_end() -> None:

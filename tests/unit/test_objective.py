@@ -323,15 +323,24 @@ def test_intervals_of_no_width_are_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen_ms", "limit_ms", "broken"),
-    [(60.0, 50.0, True), (40.0, 50.0, False), (40.0, 90.0, True)],
+    ("seen_ms", "limit_ms", "apart_ms", "broken"),
+    [
+        (60.0, 50.0, 40.0, True),
+        (40.0, 50.0, 60.0, False),
+        (40.0, 90.0, 100.0, True),
+        # A few streams had not ended; all are faster than the limit.
+        (40.0, 90.0, 40.0, False),
+    ],
 )
-def test_a_tpot_that_is_a_lower_bound(seen_ms: float, limit_ms: float, broken: bool) -> None:
+def test_a_tpot_that_is_a_lower_bound(
+    seen_ms: float, limit_ms: float, apart_ms: float, broken: bool
+) -> None:
     """Within the limit counts only where a stream at the limit would have ended: 127 steps."""
     first, second = buckets()
     bound = replace(
         first,
         output_tokens=128,
+        output_tok_per_s=1000 * first.concurrency / apart_ms,
         tpot_p99_ms=seen_ms,
         marks=(BucketQuality.TPOT_AT_LEAST,),
         windows_s=10.0,

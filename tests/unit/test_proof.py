@@ -520,7 +520,7 @@ def test_what_a_whole_proof_shows() -> None:
         ("argv", command, command),
         ("environ", "{'WINDOW': '2048'}", "{'WINDOW': '2048'}"),
         ("listener", "port 30000 held by the service", "pid 77, sglang"),
-        ("bound", "this start logged its bind, and its readiness afterwards", "bound and ready"),
+        ("bound", "this start logged its bind and its readiness", "bound and ready"),
         (
             "nonce",
             f"weight_version: {NONCE.value}",

@@ -90,6 +90,7 @@ def test_without_a_penalty_nobody_is_refused_and_the_verdict_says_it(make: World
     conclusion = concluded(make, {11: 6}, samples=18, penalty=0.0)
     assert conclusion.trial == 3
     assert "the gate is off (penalty 0), but of 54 coding answers" in conclusion.sentence
+    assert [one["coding"]["refused"] for one in conclusion.finalists] == [False, False]
 
 
 def test_a_winner_whose_answers_could_not_show_much_says_so(make: Worlds) -> None:

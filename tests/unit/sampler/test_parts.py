@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 from autotune.parameter import FloatArray
 from autotune.search.acquisition import knowledge_gradient
@@ -145,6 +145,18 @@ def test_the_round_model_predicts_points_it_has_not_seen() -> None:
     new = np.arange(20, 60)
     wrong = np.log(model.throughput(shape[new])) - np.log(throughput[new])
     assert float(np.median(np.abs(wrong))) < 0.06
+    assert all(np.all(form.coefficients >= 0) for form in model.rounds.forms)
+
+
+def test_a_fit_that_goes_round_in_circles_is_replaced_by_a_plain_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def circling(*given: object, **more: object) -> None:
+        raise RuntimeError("Maximum number of iterations reached.")
+
+    monkeypatch.setattr(optimize, "nnls", circling)
+    model, missed, _ = rounds_of(Surface.random(7), lambda tokens: np.ones_like(tokens))
+    assert float(np.median(np.abs(missed))) < 0.2
     assert all(np.all(form.coefficients >= 0) for form in model.rounds.forms)
 
 
