@@ -43,10 +43,12 @@ def test_decisions_hold_on_the_least_versions(tmp_path: Path) -> None:
     with CleanEnvironment(tmp_path / "lowest") as clean:
         clean.install("--require-hashes", "--requirement", LOCK)
         files = ["tests/unit/sampler", *(f"tests/unit/test_{name}.py" for name in DECISIONS)]
+        # No database server is among the requirements, so in there its tests may be skipped.
+        environment = {name: value for name, value in os.environ.items() if name != "CI"}
         ran = subprocess.run(
             [clean.programs / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**environment, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             check=False,
