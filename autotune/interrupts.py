@@ -52,13 +52,14 @@ def answered(
 ) -> Iterator[None]:
     """These signals go to `handler` within the block; in the main thread only.
 
-    A signal that is ignored already (`nohup`) stays ignored.
+    A signal that is ignored already (`nohup`) stays ignored, and one whose handler Python does not
+    know (None: a library's own) stays with it, since it could not be put back.
     """
     before: dict[signal.Signals, Any] = {}
     interrupt: KeyboardInterrupt | None = None
     try:
         for number in numbers:
-            if (old := signal.getsignal(number)) is not signal.SIG_IGN:
+            if (old := signal.getsignal(number)) not in (signal.SIG_IGN, None):
                 before[number] = old  # noted first: a signal between the two lines raises
                 signal.signal(number, handler)
         yield

@@ -56,6 +56,7 @@ def raw_requests(bucket: str, requests: Sequence[RequestTimings]) -> RawRequests
             "ttft_ms": [one.ttft_ms for one in seen],
             "tpot_ms": [one.tpot_ms for one in seen],
             "unread_ms": [one.unread_ms for one in requests],
+            "asked_tokens": [one.asked_tokens for one in requests],
         },
         np.array([len(one.chunk_s) for one in requests], dtype=np.int32),
         np.array([(at - r.sent_s) * 1000 for r in requests for at in r.chunk_s], dtype=np.float32),

@@ -153,7 +153,9 @@ def _table(number: int, host: str, measured: Sequence[RawRequests]) -> pa.Table:
 
     types = {
         **dict.fromkeys(("sent_s", "ended_s", "ttft_ms", "tpot_ms", "unread_ms"), pa.float64()),
-        **dict.fromkeys(("prompt_tokens", "completion_tokens", "cached_tokens"), pa.int64()),
+        **dict.fromkeys(
+            ("asked_tokens", "prompt_tokens", "completion_tokens", "cached_tokens"), pa.int64()
+        ),
         **dict.fromkeys(("outcome", "failure", "message", "finish_reason"), pa.string()),
         "live": pa.bool_(),
     }

@@ -138,6 +138,7 @@ class OpenAiClient:
         on_tokens: OnTokens,
         on_closed: Callable[[RequestTimings], None] = _nothing,
         guess_tokens: float = 0.0,
+        asked_tokens: int = 0,
     ) -> RequestTimings:
         """One streamed request, to its end or to the first error.
 
@@ -145,8 +146,11 @@ class OpenAiClient:
             on_tokens: Told of tokens as they arrive, see `RequestRecorder`.
             on_closed: Told what was seen of a request that was cancelled.
             guess_tokens: Tokens a chunk for servers that count at the end only.
+            asked_tokens: The body's `max_tokens`, kept with what was seen.
         """
-        recorder = RequestRecorder(self.clock(), on_tokens, guess_tokens=guess_tokens)
+        recorder = RequestRecorder(
+            self.clock(), on_tokens, guess_tokens=guess_tokens, asked_tokens=asked_tokens
+        )
         try:
             async with asyncio.timeout(self._request_timeout_s):
                 await self._read_stream(body, recorder)

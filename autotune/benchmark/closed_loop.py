@@ -194,6 +194,7 @@ class ClosedLoop:
                 on_tokens=on_tokens,
                 on_closed=self.closed.append,
                 guess_tokens=self._guess_tokens(),
+                asked_tokens=tokens,
             )
             tokens = self._output_tokens
             if self._take(timings):

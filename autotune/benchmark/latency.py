@@ -5,7 +5,8 @@ would make percentiles of the fast ones; so it counts as what takes longer than 
 taken (`stats.percentile_at_least`).
 
     f, c    a stream's first token; when it was closed, or timed out
-    N       output tokens that it was asked for: all are written, since `ignore_eos` is set
+    N       output tokens that it was asked for, fewer in the staggered first requests: all are
+            written, since `ignore_eos` is set
     TPOT    of a closed stream at least (c - f) / (N - 1): what it still had to write takes time
 """
 
@@ -46,14 +47,13 @@ def ttft_of(requests: Sequence[RequestTimings]) -> Latency:
     return _latency(seen_ms, unfinished_ms, [])
 
 
-def tpot_of(requests: Sequence[RequestTimings], *, from_s: float, tokens: int) -> Latency:
+def tpot_of(requests: Sequence[RequestTimings], *, from_s: float) -> Latency:
     """Of the streams that were under way in the windows; of all, as far as they came, where none
     ended there.
 
     Args:
         requests: All of a bucket, ended and closed.
         from_s: When the windows began, on the requests' clock.
-        tokens: Output tokens that a request is asked for.
     """
     seen_ms: list[float] = []
     unfinished_ms: list[float] = []
@@ -67,9 +67,9 @@ def tpot_of(requests: Sequence[RequestTimings], *, from_s: float, tokens: int) -
             steps = (one.completion_tokens or 0) - 1
             seen_ms.append(tpot_ms)
             seen_since.append(max(0.0, from_s - first_s) / steps * 1000)
-        elif _broken_off(one) and tokens > 1:
-            unfinished_ms.append((one.ended_s - first_s) / (tokens - 1) * 1000)
-            unfinished_since.append(max(0.0, from_s - first_s) / (tokens - 1) * 1000)
+        elif _broken_off(one) and (steps := one.asked_tokens - 1) > 0:
+            unfinished_ms.append((one.ended_s - first_s) / steps * 1000)
+            unfinished_since.append(max(0.0, from_s - first_s) / steps * 1000)
     if not seen_ms:
         so_far = [v for t in requests if (v := t.stats().tpot_ms) is not None]
         return _latency(so_far, [], [])

@@ -229,7 +229,7 @@ class BucketMeter:
         sent = _preferred([*good, *closed, *waited], lambda t: from_s <= t.sent_s < to_s)
         within = [t for t in good if from_s <= t.ended_s < to_s] or [*good, *closed]
         ttft = ttft_of(sent)
-        tpot = tpot_of([*ended, *closed], from_s=from_s, tokens=bucket.output_tokens)
+        tpot = tpot_of([*ended, *closed], from_s=from_s)
         gaps_ms = [gap for timings in within for gap in timings.chunk_gaps_ms()]
         chunks = sum(len(timings.chunk_s) for timings in within)
         prompt = [t.prompt_tokens for t in good if t.prompt_tokens is not None]

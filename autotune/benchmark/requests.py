@@ -56,6 +56,7 @@ class RequestTimings:
         live: Whether the server counted in every chunk.
         completion_tokens, prompt_tokens, cached_tokens: By the server's usage; None without.
         unread_ms: How long the first token had lain unread, see `autotune.benchmark.unread`.
+        asked_tokens: Output tokens that it was asked for: all come, since `ignore_eos` is set.
         failure, message: Class and text of the error; None and "" otherwise.
     """
 
@@ -72,6 +73,7 @@ class RequestTimings:
     failure: Failure | None = None
     message: str = ""
     unread_ms: float | None = None
+    asked_tokens: int = 0
 
     def stats(self) -> RequestStats:
         """The numbers that follow from the timings."""
@@ -137,6 +139,7 @@ class RequestRecorder:
     """
 
     __slots__ = (
+        "_asked_tokens",
         "_cached_tokens",
         "_chunk_s",
         "_chunk_tokens",
@@ -151,8 +154,16 @@ class RequestRecorder:
         "unread_ms",
     )
 
-    def __init__(self, sent_s: float, on_tokens: OnTokens, *, guess_tokens: float = 0.0) -> None:
+    def __init__(
+        self,
+        sent_s: float,
+        on_tokens: OnTokens,
+        *,
+        guess_tokens: float = 0.0,
+        asked_tokens: int = 0,
+    ) -> None:
         self.sent_s = sent_s
+        self._asked_tokens = asked_tokens
         self.finish_reason: str | None = None
         self.unread_ms: float | None = None
         self._on_tokens = on_tokens
@@ -223,6 +234,7 @@ class RequestRecorder:
             failure=failure,
             message=message,
             unread_ms=self.unread_ms if self._chunk_s else None,
+            asked_tokens=self._asked_tokens,
         )
 
 

@@ -15,7 +15,7 @@ from autotune.report import figures
 from autotune.report.finals import coding_cell
 from autotune.report.frames import parameter_names
 from autotune.report.tables import Table, bounds, last_of, or_none, table, trials_table
-from autotune.report.thinning import ALL_OF_THEM, Detail, thinned, thinned_words
+from autotune.report.thinning import ALL_OF_THEM, Detail, thinned, thinned_words, value_kinds
 from autotune.report.words import (
     count,
     gpu_time,
@@ -244,7 +244,8 @@ def slice_panels(study: StoredStudy, starts: pd.DataFrame, detail: Detail) -> li
                 ratios.itertuples(name=None), key=lambda row: place.get(row[0], len(place))
             )
         ]
-        drawn = thinned(observed, detail.points, value="score_ratio", by=["reference"])
+        kinds = observed.assign(kind=value_kinds(values, levels))
+        drawn = thinned(kinds, detail.points, value="score_ratio", by=["reference", "kind"])
         panels.append(
             Panel(
                 f"slice-{position}",

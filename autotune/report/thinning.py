@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,15 @@ import pandas as pd
 from autotune.parameter import FloatArray
 from autotune.report.drawing import numbers
 
-__all__ = ["ALL_OF_THEM", "PARTS", "Detail", "per_stretch", "thinned", "thinned_words"]
+__all__ = [
+    "ALL_OF_THEM",
+    "PARTS",
+    "Detail",
+    "per_stretch",
+    "thinned",
+    "thinned_words",
+    "value_kinds",
+]
 
 ALL_OF_THEM = "autotune report --tables FOLDER writes all of them"
 PARTS = ("stop_s", "load_s", "measure_s")
@@ -73,13 +82,25 @@ def _sample(kind: pd.DataFrame, most: int, value: str, chance: np.random.Generat
     return [kind.index[at] for at in sorted({*marked, *map(int, chosen)})]
 
 
+def value_kinds(values: Sequence[Any], levels: Sequence[str]) -> list[str]:
+    """What a value is thinned with: itself where it is one of a list, else its twentieth."""
+    known = [float(v) for v in values if not (levels or v is None or isinstance(v, str))]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    return [
+        str(v)
+        if levels or v is None or isinstance(v, str) or low == high
+        else f"{min(19, int(20 * (float(v) - low) / (high - low)))}/20"
+        for v in values
+    ]
+
+
 def thinned_words(drawn: int, total: int) -> str:
     """The sentence beside a figure that does not draw every point; "" where it does."""
     if drawn == total:
         return ""
     return (
         f" Of {total} points {drawn} are drawn: a random sample of each kind, its first, last, "
-        f"highest and lowest always among them; {ALL_OF_THEM}."
+        f"highest and lowest always among them, rare kinds more than their share; {ALL_OF_THEM}."
     )
 
 

@@ -1,4 +1,4 @@
-"""The `process` supervisor keeps the contract, and ends its service with its tuner."""
+"""The `process` supervisor (one piece: one contract); it ends its service with its tuner."""
 
 from __future__ import annotations
 

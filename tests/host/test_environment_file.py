@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autotune.systemd.environment import parse_environment_file
 from tests.host.conftest import HostFactory
-from tests.host.test_systemd_supervisor import Probe
+from tests.host.tiny_unit import Probe
 
 FILE = "/run/probe.env"
 TEXT = st.lists(

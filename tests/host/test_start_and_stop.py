@@ -20,7 +20,7 @@ from autotune.testing.supervisor_contract import (
     run,
     until_ready,
 )
-from tests.host.test_systemd_supervisor import UNIT, SystemdService, install
+from tests.host.tiny_unit import UNIT, SystemdService, install
 from tests.testhost import SystemdHost
 
 LOG = "/var/log/tiny.log"

@@ -1,4 +1,4 @@
-"""The hosts that the other tests in this folder stand on."""
+"""The hosts that the tests of this folder stand on (one piece: one object)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client and the measurement against a real server on loopback that knows what it sent."""
+"""Client and measurement on loopback (one piece: one server that knows what it sent)."""
 
 from __future__ import annotations
 

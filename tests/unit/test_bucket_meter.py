@@ -66,6 +66,7 @@ def a_request(
         outcome=outcome,
         completion_tokens=8,
         prompt_tokens=64,
+        asked_tokens=BUCKET.output_tokens,
     )
 
 
@@ -140,6 +141,12 @@ def test_a_stream_that_was_closed_before_its_end_is_in_the_percentiles_of_tpot()
     assert bucket.tpot_p99_ms == pytest.approx(400.0)
     assert BucketQuality.TPOT_AT_LEAST in bucket.marks
     assert bucket.valid
+
+
+def test_a_staggered_first_stream_counts_by_what_it_was_asked_for() -> None:
+    """Two steps in 2.8 s or more, not seven: 1400 ms each."""
+    short = replace(a_slow_stream(2.2, 5.0), asked_tokens=3)
+    assert measured(FAST, [short, short]).tpot_p99_ms == pytest.approx(1400.0)
 
 
 def test_a_stream_that_timed_out_before_its_end_too() -> None:

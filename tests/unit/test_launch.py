@@ -1,4 +1,4 @@
-"""Parameters into a command line: flags laid over the live one, differences refused."""
+"""Flags laid over the live command line (one piece: one function's cases and refusals)."""
 
 from __future__ import annotations
 

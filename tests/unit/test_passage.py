@@ -1,4 +1,4 @@
-"""How the words of a unit become those of a process: what the kernel shows decides."""
+"""How a unit's words become a process's (one piece: one reader); what the kernel shows decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every link of the proof chain holds for the right facts and breaks for each wrong one."""
+"""Every link of the proof holds for right facts and breaks for wrong ones (one piece: one chain)."""
 
 from __future__ import annotations
 

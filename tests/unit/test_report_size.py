@@ -13,7 +13,7 @@ import pytest
 from autotune.measurement import CodingResult, Ending
 from autotune.report.files import study_tables
 from autotune.report.page import MOST_BYTES, render
-from autotune.report.thinning import PARTS, Detail, per_stretch, thinned, thinned_words
+from autotune.report.thinning import PARTS, Detail, per_stretch, thinned, thinned_words, value_kinds
 from autotune.repository import Role, StoredStudy, StoredTrial
 from tests.builders import a_bucket, a_definition, a_failure, a_start, a_study, a_trial
 from tests.unit.test_report_page import Page
@@ -141,6 +141,17 @@ def test_a_sample_is_not_every_nth() -> None:
     whole = pd.DataFrame({"height": 1.0, "kind": 0, "host": np.arange(4000) % 2})
     some = thinned(whole, 500, value="height", by=["kind"])
     assert 0.4 < some["host"].mean() < 0.6
+
+
+def test_no_value_that_was_tried_is_missing_from_its_slice() -> None:
+    rare, numbers = ["often"] * 4998 + ["rare"] * 2, [*range(4999), 100_000]
+    for values, levels in ((rare, ["often", "rare"]), (numbers, [])):
+        kinds = value_kinds(values, levels)
+        frame = pd.DataFrame({"reference": False, "kind": kinds, "value": 1.0, "at": values})
+        drawn = thinned(frame, 600, value="value", by=["reference", "kind"])
+        assert set(drawn["at"]) >= {values[-1], values[0]}
+        assert len(drawn) <= 640
+    assert value_kinds([None, 7], []) == ["None", "7"]
 
 
 def test_what_fits_is_drawn_whole_and_nothing_is_said() -> None:

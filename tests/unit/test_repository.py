@@ -1,4 +1,4 @@
-"""Whole values in, the same whole values out: one contract on SQLite and on PostgreSQL."""
+"""Whole values in, the same out (one piece: one contract on SQLite and on PostgreSQL)."""
 
 from __future__ import annotations
 

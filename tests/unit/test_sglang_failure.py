@@ -1,4 +1,4 @@
-"""Whose fault an ending was: recorded logs and single signatures."""
+"""Whose fault an ending was: logs and signatures (one piece: one table)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Editing argument vectors: what is set can be got, what is not ours stays."""
+"""Editing argument vectors (one piece: one grammar): what is set can be got, the rest stays."""
 
 from __future__ import annotations
 

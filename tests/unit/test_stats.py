@@ -1,3 +1,5 @@
+"""The statistics against scipy and against their formulas (one piece: one module's formulas)."""
+
 from __future__ import annotations
 
 import math

@@ -1,4 +1,5 @@
-"""Words of a unit file: read as systemd reads them, changed without touching another byte.
+"""Words of a unit file, read as systemd reads them (one piece: one grammar); changed without
+touching another byte.
 
 `tests/host/test_export.py` holds the reading against systemd itself.
 """

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from autotune.measurement import (
-    Ending,
-)
+from autotune.measurement import Ending
 from tests.unit.driver.world import (
     Worlds,
     bad,

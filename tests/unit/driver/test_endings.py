@@ -25,6 +25,7 @@ from tests.unit.driver.world import (
     search_start,
     serial,
     step,
+    under_way,
     values_of,
 )
 
@@ -102,9 +103,7 @@ def test_what_says_nothing_about_the_trial_is_no_try_of_it(make: Worlds, first: 
 
 def test_an_interrupted_start_says_so(make: Worlds) -> None:
     world = make(trials=4, enqueue=points(1))
-    driver = world.driver()
-    once(driver)
-    spec = step(driver, "a")
+    driver, spec = under_way(world)
     driver.abandon("the study was stopped")
     record = world.trial(spec.number).starts[0].record
     assert record is not None
@@ -123,9 +122,7 @@ def test_a_retry_that_goes_well_is_a_trial_like_others(make: Worlds) -> None:
 
 def test_pruned_keeps_its_buckets(make: Worlds) -> None:
     world = make(enqueue=points(1))
-    driver = world.driver()
-    once(driver)
-    spec = step(driver, "a")
+    driver, spec = under_way(world)
     record = replace(good(spec), ending=Ending.PRUNED, buckets=good(spec).buckets[:1])
     driver.finish(spec.claim_id, record)
     trial, frozen = world.trial(spec.number), world.frozen(spec.number)
@@ -137,9 +134,7 @@ def test_pruned_keeps_its_buckets(make: Worlds) -> None:
 
 def test_an_invalid_bucket_makes_no_score(make: Worlds) -> None:
     world = make(enqueue=points(1))
-    driver = world.driver()
-    once(driver)
-    spec = step(driver, "a")
+    driver, spec = under_way(world)
     whole = good(spec)
     buckets = (whole.buckets[0], replace(whole.buckets[1], valid=False, reason="3 requests"))
     driver.finish(spec.claim_id, replace(whole, buckets=buckets))
@@ -154,9 +149,7 @@ def test_an_invalid_bucket_makes_no_score(make: Worlds) -> None:
 
 def test_a_lost_worker_is_nobodys_fault(make: Worlds) -> None:
     world = make(trials=3, enqueue=points(1))
-    driver = world.driver()
-    once(driver)
-    spec = step(driver, "a")
+    driver, spec = under_way(world)
     driver.bucket(spec.claim_id, good(spec).buckets[0])
     driver.lost(spec.claim_id, "the worker process died")
     driver.lost(spec.claim_id, "and its death is told twice")

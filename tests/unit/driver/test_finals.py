@@ -16,9 +16,7 @@ from autotune.measurement import (
 from autotune.repository import Role
 from autotune.trial import TrialSpec
 from autotune.verdict import VerdictKind
-from tests.scripted import (
-    DEPLOYED,
-)
+from tests.scripted import DEPLOYED
 from tests.unit.driver.world import (
     SPEED,
     World,

@@ -34,15 +34,14 @@ from tests.unit.driver.world import (
     points,
     serial,
     step,
+    under_way,
     values_of,
 )
 
 
 def left_behind(world: World, record: StartRecord | None) -> TrialSpec:
     """A search trial whose driver died: after its result was saved, or before there was one."""
-    driver = world.driver()
-    once(driver)
-    spec = step(driver, "a")
+    _, spec = under_way(world)
     if record is not None:
         world.repository.end_start(spec.claim_id, record, None)
     return spec
@@ -60,9 +59,7 @@ def late_ones(world: World, number: int) -> list[FrozenTrial]:
 
 def test_what_comes_after_a_trial_was_given_up_is_told_once(make: Worlds) -> None:
     world = make(trials=9, enqueue=points(1))
-    driver = world.driver()
-    once(driver)
-    spec = step(driver, "a")
+    driver, spec = under_way(world)
     assert repaired(world) == 1
     assert (world.trial(spec.number).state, late_ones(world, spec.number)) == ("failed", [])
     record, score = driver.finish(spec.claim_id, good(spec))
@@ -92,9 +89,7 @@ def test_a_late_verdict_without_a_score_is_told_too(
     make: Worlds, ending: Ending, told: str
 ) -> None:
     world = make(trials=9, enqueue=points(1))
-    driver = world.driver()
-    once(driver)
-    spec = step(driver, "a")
+    driver, spec = under_way(world)
     repaired(world)
     driver.finish(spec.claim_id, bad(ending))
     (late,) = late_ones(world, spec.number)
@@ -106,9 +101,7 @@ def test_a_late_verdict_without_a_score_is_told_too(
 
 def test_a_late_failure_changes_nothing(make: Worlds) -> None:
     world = make(trials=9, enqueue=points(1))
-    driver = world.driver()
-    once(driver)
-    spec = step(driver, "a")
+    driver, spec = under_way(world)
     repaired(world)
     known = len(world.study.trials())
     driver.finish(spec.claim_id, bad(Ending.FAILED))
@@ -118,9 +111,7 @@ def test_a_late_failure_changes_nothing(make: Worlds) -> None:
 
 def test_a_late_result_that_waited_on_the_disk_is_told_by_the_next_run(make: Worlds) -> None:
     world = make(trials=9, enqueue=points(1))
-    driver = world.driver()
-    once(driver)
-    spec = step(driver, "a")
+    driver, spec = under_way(world)
     repaired(world)
     record = good(spec)
     score = driver._score(record, "a", role=Role.SEARCH, reference=False)
@@ -150,9 +141,7 @@ def test_the_end_of_a_worker_that_was_silent_is_scored_and_told(make: Worlds) ->
 
 def test_an_end_that_is_saved_as_another_driver_gives_the_trial_up_is_told(make: Worlds) -> None:
     world = make(trials=9, enqueue=points(1))
-    driver = world.driver()
-    once(driver)
-    spec = step(driver, "a")
+    driver, spec = under_way(world)
     world.study.tell_failed(spec.number)  # the other has come so far
     driver.finish(spec.claim_id, good(spec))
     assert world.trial(spec.number).state == "complete"
@@ -181,9 +170,7 @@ def test_a_saved_ending_is_told_as_it_would_have_been(
 
 def test_a_saved_score_is_told(make: Worlds) -> None:
     world = make(enqueue=points(1))
-    driver = world.driver()
-    once(driver)
-    spec = step(driver, "a")
+    driver, spec = under_way(world)
     record = good(spec)
     score = driver._score(record, "a", role=Role.SEARCH, reference=False)
     world.repository.end_start(spec.claim_id, record, score)
@@ -197,9 +184,7 @@ def test_a_saved_score_is_told(make: Worlds) -> None:
 
 def test_a_saved_pruned_trial_keeps_its_buckets_for_the_sampler(make: Worlds) -> None:
     world = make(enqueue=points(1))
-    driver = world.driver()
-    once(driver)
-    spec = step(driver, "a")
+    _, spec = under_way(world)
     record = replace(good(spec), ending=Ending.PRUNED, buckets=good(spec).buckets[:1])
     world.repository.end_start(spec.claim_id, record, None)
     repaired(world)

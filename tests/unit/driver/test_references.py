@@ -10,13 +10,9 @@ from autotune.errors import (
     StudyError,
     TargetError,
 )
-from autotune.measurement import (
-    Ending,
-)
+from autotune.measurement import Ending
 from autotune.repository import Role
-from tests.scripted import (
-    DEPLOYED,
-)
+from tests.scripted import DEPLOYED
 from tests.unit.driver.world import (
     SPEED,
     Worlds,

@@ -41,6 +41,7 @@ from tests.unit.driver.world import (
     points,
     search_start,
     step,
+    under_way,
     values_of,
 )
 
@@ -87,9 +88,7 @@ def test_the_same_failure_in_a_row_stops_the_study(make: Worlds) -> None:
 
 def test_a_foreign_edit_of_the_unit_stops_the_study(make: Worlds) -> None:
     world = make(enqueue=points(1))
-    driver = world.driver()
-    once(driver)
-    spec = step(driver, "a")
+    driver, spec = under_way(world)
     with pytest.raises(StudyError, match="changed by hand"):
         driver.finish(
             spec.claim_id, bad(Ending.FAILED, "DropInConflict", message="changed by hand")

@@ -263,11 +263,16 @@ def values_of(spec: TrialSpec) -> dict[str, Any]:
     return {intent.name: intent.value for intent in spec.intents}
 
 
-def search_start(world: World, result: StartRecord | None = None) -> tuple[Driver, TrialSpec]:
-    """A driver after its reference and one search start with this result."""
+def under_way(world: World) -> tuple[Driver, TrialSpec]:
+    """A driver after its reference, and the search start that is under way."""
     driver = world.driver()
     once(driver)
-    spec = step(driver, "a")
+    return driver, step(driver, "a")
+
+
+def search_start(world: World, result: StartRecord | None = None) -> tuple[Driver, TrialSpec]:
+    """A driver after its reference and one search start with this result."""
+    driver, spec = under_way(world)
     driver.finish(spec.claim_id, result or good(spec))
     return driver, spec
 

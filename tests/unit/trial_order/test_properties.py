@@ -8,9 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.errors import (
-    AutotuneError,
-)
+from autotune.errors import AutotuneError
 from autotune.measurement import BucketMeasurement, Ending
 from autotune.proof import ParameterIntent
 from autotune.testing.fake_supervisor import FakeHost
