@@ -1,4 +1,4 @@
-"""Every link of the proof holds for right facts and breaks for wrong ones (one piece: one chain)."""
+"""Every link of the proof holds for right facts, breaks for wrong ones (one piece: one chain)."""
 
 from __future__ import annotations
 
