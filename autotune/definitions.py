@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from autotune.errors import UnknownStudy
 
@@ -38,8 +38,8 @@ def find(folder: Folder, name: str, *, beside: Path | None = None) -> Path:
 
     Args:
         name: A path to a file, or a name without its ending.
-        beside: Another definition file; a folder of this kind next to its folder is searched too,
-            so that a pair of files outside the working directory finds itself.
+        beside: Another definition file; its folder and one of this kind next to it are searched
+            first, so that a pair of files outside the working directory finds itself.
 
     Raises:
         UnknownStudy: There is none; the message lists the names that exist.
@@ -57,7 +57,10 @@ def find(folder: Folder, name: str, *, beside: Path | None = None) -> Path:
         raise UnknownStudy(f"there is no file {name}", hint=f"looked at {looked}")
     roots = folder_roots(folder)
     if beside is not None:
-        roots = (beside.parent, beside.parent.parent / folder, *roots)
+        near = beside.resolve().parent
+        # A folder of another kind holds other files of that name: a copied study's own original.
+        own = () if near.name in get_args(Folder) else (beside.parent,)
+        roots = (*own, beside.parent.parent / folder, *roots)
     for root in roots:
         candidate = root / f"{name}.toml"
         if candidate.is_file() and candidate != beside:

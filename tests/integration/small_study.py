@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from autotune.repository import StoredStart, StoredStudy
 from autotune.views import trial_views
 from tests.waiting import PATIENCE_S, until
 
-__all__ = ["ROOT", "Run", "SmallStudy", "until"]
+__all__ = ["ROOT", "Run", "SmallStudy", "assert_total", "until"]
 
 ROOT = Path(__file__).parents[2]
 MARK = "AUTOTUNE_TEST_MARK"
@@ -228,3 +229,17 @@ class SmallStudy:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
+
+
+def assert_total(study: SmallStudy, total: int) -> None:
+    """Exactly so many trials with a verdict, each made once."""
+    trials = study.trials()
+    states = Counter(trial["state"] for trial in trials)
+    assert states["running"] == 0, states
+    assert states["complete"] + states["infeasible"] + states["pruned"] == total, states
+    points = [
+        tuple(t["parameters"].values())
+        for t in trials
+        if t["state"] == "complete" and not t["reference"]
+    ]
+    assert len(points) == len(set(points)), points

@@ -7,21 +7,20 @@ Small: few trials, two buckets, short windows.  Whether its verdict is right is 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import psutil
 import pytest
 
+from autotune.reading import load_stored
 from autotune.repository import Role
-from tests.integration.small_study import SmallStudy, until
+from autotune.views import trial_views
+from tests.integration.small_study import SmallStudy, assert_total, until
 
 pytestmark = pytest.mark.slow
 
@@ -38,20 +37,6 @@ def scored(study: SmallStudy) -> Counter[int]:
         for start in trial.starts[:1]
         if start.score is not None
     )
-
-
-def assert_total(study: SmallStudy, total: int) -> None:
-    """Exactly so many trials with a verdict, each made once."""
-    trials = study.trials()
-    states = Counter(trial["state"] for trial in trials)
-    assert states["running"] == 0, states
-    assert states["complete"] + states["infeasible"] + states["pruned"] == total, states
-    points = [
-        tuple(t["parameters"].values())
-        for t in trials
-        if t["state"] == "complete" and not t["reference"]
-    ]
-    assert len(points) == len(set(points)), points
 
 
 # -- from the first start to the export -----------------------------------------------------------
@@ -251,6 +236,30 @@ def test_another_definition_is_refused(copy: SmallStudy) -> None:
     assert "Traceback" not in ran.stderr
 
 
+def test_another_study_begins_with_what_this_one_knows(copy: SmallStudy) -> None:
+    """In a narrower space: what fits is known to the search, the best of it is measured first."""
+    known = [one for one in copy.trials() if one["parameters"]["budget"] <= 48]
+    best = max(known[1:], key=lambda one: one["score_ratio"] or 0.0)
+    assert best["state"] == "complete"
+    text = copy.path.read_text("utf-8")
+    for old, new in (
+        ("high = 64", "high = 48"),
+        ("trials = 3", "trials = 2"),
+        ("finalists = 1", "finalists = 0"),
+    ):
+        assert text.count(f"\n{old}\n") == 1
+        text = text.replace(f"\n{old}\n", f"\n{new}\n")
+    second = copy.path.with_name("second.toml")
+    second.write_text(text, "utf-8")
+    ran = copy.autotune("run", "--study", str(second), "--from", "small", *ONE_HOST)
+    assert ran.returncode == 0, ran.stderr
+    assert f"{len(known)} trials of study small are known to the search" in ran.stdout
+    first, reference = trial_views(load_stored(str(second), copy.url))  # it was queued before
+    assert first["parameters"] == best["parameters"]
+    assert reference["score_ratio"] == 1.0
+    assert len(copy.trials()) == TRIALS
+
+
 # -- stopped --------------------------------------------------------------------------------------
 
 
@@ -296,99 +305,3 @@ def test_a_killed_run_leaves_no_server_and_goes_on_to_its_total(tmp_path: Path) 
 def without_repeats(trials: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What was measured for the trials themselves; the reference may be repeated."""
     return [{k: v for k, v in trial.items() if k != "repeats"} for trial in trials]
-
-
-# -- two hosts on Ray -----------------------------------------------------------------------------
-
-SHELL = {"RAY_ADDRESS": "127.0.0.1:1", "RAY_worker_register_timeout_seconds": "1"}
-"""What a shell may hold: a cluster that is not there, and a time in which no worker can start."""
-RAY = {
-    "\ntrials = 16\n": "\ntrials = 4\n",
-    "\nfinalists = 2\n": "\nfinalists = 0\n",
-    "\nfinal_rounds = 3\n": "\nfinal_rounds = 0\n",
-}
-
-
-@pytest.fixture
-def two_hosts(tmp_path: Path) -> Iterator[SmallStudy]:
-    study = SmallStudy(tmp_path, changes=RAY)
-    yield study
-    study.kill_all()
-
-
-def ray_folders(study: SmallStudy) -> set[Path]:
-    """Temporary folders of the private instance, from the command lines of its processes."""
-    words = [
-        word for process in study.processes(holding="--log_dir=") for word in process.cmdline()
-    ]
-    logs = [Path(w.removeprefix("--log_dir=")) for w in words if w.startswith("--log_dir=")]
-    return {log.parents[1] for log in logs}
-
-
-def listening(study: SmallStudy) -> dict[str, set[str]]:
-    """Addresses that the study's processes listen on, by the first word of the command line."""
-    found: dict[str, set[str]] = {}
-    for process in study.processes():
-        try:
-            sockets = process.net_connections("tcp")
-            name = os.path.basename(process.cmdline()[0])
-        except psutil.Error:
-            continue
-        for one in sockets:
-            if one.status == psutil.CONN_LISTEN:
-                found.setdefault(name, set()).add(one.laddr.ip)
-    return found
-
-
-@pytest.mark.ray
-def test_two_hosts_share_the_trials_on_a_private_ray(two_hosts: SmallStudy) -> None:
-    study = two_hosts
-    with study.running("--executor", "auto", env=SHELL) as run:
-        until(study.begun_buckets, "the first bucket")
-        folders = ray_folders(study)
-        heard = listening(study)
-        assert run.wait() == 0, run.said
-        until(lambda: not study.processes(), "no process is left")
-    assert_total(study, 4)
-    references = [t["host"] for t in study.trials() if t["reference"]]
-    assert sorted(references) == ["demo-a", "demo-b"]
-    assert {t["host"] for t in study.trials() if not t["reference"]} == {"demo-a", "demo-b"}
-    assert folders
-    assert not any(folder.exists() for folder in folders)
-    assert set().union(*heard.values()) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}, heard
-
-
-@pytest.mark.ray
-def test_a_killed_ray_worker_costs_one_start(two_hosts: SmallStudy) -> None:
-    study = two_hosts
-    with study.running("--executor", "ray") as run:
-        until(lambda: study.begun_buckets() >= 5, "starts of the search in their buckets")
-        worker = until(lambda: study.processes(holding="ray::ImplicitFunc"), "a worker")[0]
-        worker.kill()
-        assert run.wait() == 0, run.said
-        until(lambda: not study.processes(), "no process is left")
-    assert_total(study, 4)
-    lost = [t for t in study.trials() if t["failure"] and t["failure"]["kind"] == "WorkerLost"]
-    assert len(lost) == 1, study.trials()
-    assert lost[0]["state"] == "failed"
-    retries = Counter(t["retry_of"] for t in study.trials())
-    assert retries[lost[0]["number"]] == (0 if lost[0]["reference"] else 1)
-
-
-@pytest.mark.ray
-def test_sigterm_under_ray_leaves_nothing(two_hosts: SmallStudy) -> None:
-    study = two_hosts
-    with study.running("--executor", "ray") as run:
-        until(study.begun_buckets, "the first bucket")
-        folders = ray_folders(study)
-        run.signal(signal.SIGTERM)
-        assert run.wait() == 130, run.said
-        assert study.servers() == []
-        until(lambda: not study.processes(), "no process of Ray is left", timeout_s=30)
-    assert "Traceback" not in run.said
-    assert folders
-    assert not any(folder.exists() for folder in folders)
-    stored = study.stored
-    assert all(driver.left_at_s is not None for driver in stored.drivers)
-    assert all(host.restored_at_s is not None for host in stored.hosts)
-    assert "running" not in {trial.state for trial in stored.trials}

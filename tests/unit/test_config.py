@@ -143,3 +143,22 @@ def test_other_coding_tasks_make_another_study(pair: Path) -> None:
     assert load_study(str(pair)).fingerprint() == before
     (pair.parents[1] / "goals" / "mine" / "tasks.toml").write_text("# others\n", "utf-8")
     assert load_study(str(pair)).fingerprint() != before
+
+
+def test_a_copied_study_finds_the_objective_and_not_its_original(tmp_path: Path) -> None:
+    for folder in ("search_spaces", "objectives"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.toml").touch()
+    copied = tmp_path / "search_spaces" / "copied.toml"
+    assert (
+        definitions.find("objectives", "mine", beside=copied)
+        == tmp_path / "objectives" / "mine.toml"
+    )
+
+
+def test_an_objective_may_lie_beside_its_study(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").touch()
+    assert (
+        definitions.find("objectives", "mine", beside=tmp_path / "study.toml")
+        == tmp_path / "mine.toml"
+    )
