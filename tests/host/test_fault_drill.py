@@ -1,4 +1,4 @@
-"""The part of the fault drill that is always run: fixed cells, and more drawn where asked for."""
+"""The part of the fault drill that is always run: fixed cells, and cells drawn by a printed seed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ from benchmarks.fault_drill.gated import Gate
 from tests.host.conftest import require_hosts
 from tests.testhost import unavailable
 
-DRAWN = int(os.environ.get("AUTOTUNE_DRILL_DRAWN", "0"))
+DRAWN = int(os.environ.get("AUTOTUNE_DRILL_DRAWN", "6"))
 SEED_VARIABLE = "AUTOTUNE_DRILL_SEED"
 
 
 @pytest.mark.host
 @pytest.mark.slow
-def test_no_fault_leaves_a_host_behind_or_loses_a_score(tmp_path: Path) -> None:
+def test_no_fault_leaves_a_host_behind_or_loses_a_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     require_hosts(unavailable(), ci=os.environ.get("CI") == "true")
     seed = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(10**6))
+    with capsys.disabled():
+        print(f"\n{DRAWN} cells of the fault drill drawn by {SEED_VARIABLE}={seed}")
     timing = Timing(load_s=2.0, timer_s=8.0)
     cells = (*FIXED, *drawn(seed, DRAWN))
     outcomes = drill(cells, hosts=4, folder=tmp_path, timing=timing, say=print)

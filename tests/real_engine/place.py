@@ -5,6 +5,7 @@ The environment is made by the script `environment` beside this file and lives o
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -89,10 +90,14 @@ class RealEngine:
 
 
 def find() -> RealEngine | str:
-    """The real engine, or why it is not there."""
+    """The real engine, or why it is not there; waits while it is being made."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     default = cache / "autotune" / f"sglang-{VERSION}"
     folder = Path(os.environ.get("AUTOTUNE_REAL_ENGINE") or default)
+    lock = folder / ".lock"
+    if lock.exists():
+        with lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_SH)  # `scripts/test` makes it beside other tests
     if not (folder / ".made-from").exists():
         return f"no real engine in {folder}: tests/real_engine/environment makes it"
     models = Path(os.environ.get("AUTOTUNE_REAL_MODELS") or folder / "models")
