@@ -1,4 +1,4 @@
-"""The part of the fault drill that is always run: fixed cells, and cells drawn by a printed seed."""
+"""What is always run of the fault drill: fixed cells, and cells drawn by a printed seed."""
 
 from __future__ import annotations
 
