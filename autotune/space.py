@@ -187,8 +187,9 @@ class SearchSpace:
     def enumerate(self, limit: int, *, seed: int = 0) -> list[dict[str, ParameterValue]]:
         """Valid effective points, no two the same server.
 
-        All of them where the space is finite and has at most `limit`; else `limit` drawn without
-        preference, always with the deployed one.  The result depends on the arguments alone.
+        All of them where there are at most `limit`, else `limit` taken without preference, always
+        with the deployed one.  More than 60 000 combinations are not listed: points are drawn, 20
+        for each that is wanted, which may find fewer.  The result depends on the arguments alone.
         """
         if limit < 1:
             raise ValueError(f"limit is {limit}, must be >= 1")

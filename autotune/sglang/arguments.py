@@ -94,7 +94,6 @@ def _value_end(text: str, at: int) -> tuple[int, str]:
     stack: list[str] = []
     angles = 0
     quote = ""
-    leading = True
     while at < len(text):
         char = text[at]
         if quote:
@@ -104,7 +103,7 @@ def _value_end(text: str, at: int) -> tuple[int, str]:
                 quote = ""
         elif char in "'\"":
             quote = char
-        elif char == "<" and (angles or leading or text[at - 1] in " [({,:="):
+        elif char == "<" and (angles or text[at - 1] in " [({,:="):
             angles += 1
         elif char == ">" and angles:
             angles -= 1
@@ -119,7 +118,6 @@ def _value_end(text: str, at: int) -> tuple[int, str]:
                 stack.pop()
         elif char == "," and not stack:
             return at, char
-        leading = leading and char.isspace()
         at += 1
     return at, "<" if angles else ""
 

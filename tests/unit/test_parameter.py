@@ -55,27 +55,84 @@ def test_a_range_may_be_one_value(kind: ParameterKind) -> None:
     assert [float(value) for value in one.levels() if value is not None] == [3.0]
 
 
+RANGE = "for example low = 1 and high = 64"
+CHOICES = 'for example choices = [512, 2048, "none"]'
+CARRIER = "give either a flag or an environment variable that carries it"
+A_FLAG = 'for example flag = "--max-running-requests"'
+MEND = "deployed is what runs today: mend it, or widen the range"
+
+
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "said", "hint"),
     [
-        ({"low": 5}, "parameter 'x': low 5 is above high 4"),
-        ({"high": None}, "parameter 'x': needs low and high"),
-        ({"high": math.inf}, "parameter 'x': high inf is not a finite number"),
-        ({"low": "1"}, "parameter 'x': low '1' is not a finite number"),
-        ({"step": 0.5}, "parameter 'x': step 0.5 is not an integer"),
-        ({"step": -1}, "parameter 'x': step -1 is not above 0"),
-        ({"low": 0, "log": True}, "parameter 'x': log needs low above 0, it is 0"),
-        ({"low": 1, "step": 2, "log": True}, "parameter 'x': log and step exclude each other"),
-        ({"step": 2}, "parameter 'x': high 4 is not low 1 plus steps of 2"),
-        ({"choices": (1, 2)}, "parameter 'x': an int has low and high, not choices"),
-        ({"deployed": 0}, "parameter 'x': deployed 0 is outside [1, 4]"),
-        ({"deployed": "1"}, "parameter 'x': deployed '1' is not a number"),
+        ({"low": 5}, "low 5 is above high 4", "low is the least, high the greatest"),
+        ({"low": None}, "needs low and high", RANGE),
+        ({"high": None}, "needs low and high", RANGE),
+        ({"high": math.inf}, "high inf is not a finite number", RANGE),
+        ({"high": True}, "high True is not a finite number", RANGE),
+        ({"low": "1"}, "low '1' is not a finite number", RANGE),
+        ({"low": 1.0}, "low 1.0 is not an integer", 'a whole number, or kind = "float"'),
+        ({"step": 0.5}, "step 0.5 is not an integer", 'a whole number, or kind = "float"'),
+        ({"step": -1}, "step -1 is not above 0", "leave it out, or for example 1"),
+        ({"step": 0}, "step 0 is not above 0", "leave it out, or for example 1"),
+        ({"low": 0, "log": True}, "log needs low above 0, it is 0", "raise low, or take log out"),
+        ({"low": 1, "step": 3, "log": True}, "log and step exclude each other",
+         "take one of them out"),
+        ({"step": 2}, "high 4 is not low 1 plus steps of 2", "move high, or take step out"),
+        ({"choices": (1, 2)}, "an int has low and high, not choices",
+         'give them, or kind = "categorical"'),
+        ({"deployed": 0}, "deployed 0 is outside [1, 4]", MEND),
+        ({"deployed": "1"}, "deployed '1' is not a number", MEND),
+        ({"deployed": None}, "deployed 'none' is not a number", MEND),
+        ({"deployed": 1.5}, "deployed 1.5 is not an integer", MEND),
+        ({"flag": ""}, CARRIER, A_FLAG),
+        ({"env": "X"}, CARRIER, A_FLAG),
+        ({"flag": "x"}, "flag 'x' does not begin with a dash", "for example --x"),
+        ({"proof": ("argv", "dream")},
+         "proof 'dream' is none of argv, environ, server_info, log",
+         "leave it out, and what can show the value must"),
     ],
-)
-def test_a_range_that_cannot_be_is_refused(changes: dict[str, Any], said: str) -> None:
+)  # fmt: skip
+def test_a_range_that_cannot_be_is_refused(changes: dict[str, Any], said: str, hint: str) -> None:
     with pytest.raises(SearchSpaceError) as caught:
         Parameter("x", INT, **{"low": 1, "high": 4, "deployed": 1, "flag": "-x", **changes})
-    assert caught.value.message == said
+    assert (caught.value.message, caught.value.hint) == (f"parameter 'x': {said}", hint)
+
+
+NO_RANGE = "a categorical has choices, not low, high, step or log"
+NEITHER = "is neither text nor a finite number"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said", "hint"),
+    [
+        ({"low": 1}, NO_RANGE, CHOICES),
+        ({"high": 1}, NO_RANGE, CHOICES),
+        ({"step": 1}, NO_RANGE, CHOICES),
+        ({"log": True}, NO_RANGE, CHOICES),
+        ({"choices": ()}, "a categorical needs choices", CHOICES),
+        ({"choices": ("a", "none")}, 'the choice "none" is read as leaving the flag out',
+         "use None"),
+        ({"choices": ("a", math.nan)}, f"choice nan {NEITHER}", CHOICES),
+        ({"choices": ("a", math.inf)}, f"choice inf {NEITHER}", CHOICES),
+        ({"choices": ("a", True)}, f"choice True {NEITHER}", CHOICES),
+        ({"choices": ("a", (1,))}, f"choice (1,) {NEITHER}", CHOICES),
+        ({"choices": ("a", 1, "a")}, "a choice stands twice", "keep one of them"),
+        ({"deployed": "b"}, "deployed 'b' is not one of a", MEND),
+    ],
+)  # fmt: skip
+def test_choices_that_cannot_be_are_refused(changes: dict[str, Any], said: str, hint: str) -> None:
+    with pytest.raises(SearchSpaceError) as caught:
+        Parameter("x", CATEGORICAL, **{"choices": ("a",), "deployed": "a", "flag": "-x", **changes})
+    assert (caught.value.message, caught.value.hint) == (f"parameter 'x': {said}", hint)
+
+
+@pytest.mark.parametrize("name", ["", "two words", "9lives"])
+def test_a_name_is_an_identifier(name: str) -> None:
+    with pytest.raises(SearchSpaceError) as caught:
+        Parameter(name, INT, low=1, high=2, deployed=1, flag="--x")
+    assert caught.value.message == f"parameter {name!r}: the name is not an identifier"
+    assert caught.value.hint == "letters, digits and _, no digit first"
 
 
 def test_a_logarithm_starts_above_zero_and_has_no_steps() -> None:
@@ -87,17 +144,8 @@ def test_a_logarithm_starts_above_zero_and_has_no_steps() -> None:
         number(FLOAT, -1.0, 2.0, log=True)
 
 
-@pytest.mark.parametrize("extra", [{"low": 1}, {"high": 1}, {"step": 1}, {"log": True}])
-def test_a_categorical_has_no_range(extra: dict[str, Any]) -> None:
-    with pytest.raises(SearchSpaceError, match="a categorical has choices, not low, high, step"):
-        Parameter("mode", CATEGORICAL, choices=("a",), deployed="a", flag="--mode", **extra)
-
-
 def test_a_choice_is_text_a_number_or_none() -> None:
     assert choice("a", 1, 0.5, None).choices == ("a", 1, 0.5, None)
-    for wrong in (math.inf, True, (1,)):
-        with pytest.raises(SearchSpaceError, match="neither text nor a finite number"):
-            choice("a", wrong)  # type: ignore[arg-type]
 
 
 def test_a_choice_is_not_another_that_python_calls_equal() -> None:
@@ -133,6 +181,9 @@ def test_a_step_has_the_tolerance_of_binary_fractions_only() -> None:
     assert far.problem(99_999.9) == ""
     assert far.problem(0.1000001)
     assert far.problem(0.05)
+    near = number(FLOAT, 0.0, 1.0, step=1.0)  # a billionth of a step, near low too
+    assert near.problem(0.9e-9) == ""
+    assert near.problem(1.5e-9) == "1.5e-09 is not 0.0 plus steps of 1.0"
 
 
 def test_without_a_step_an_integer_has_every_one_and_a_float_33() -> None:
@@ -141,6 +192,15 @@ def test_without_a_step_an_integer_has_every_one_and_a_float_33() -> None:
     assert even == tuple(float(value) for value in range(33))
     ratios = number(FLOAT, 1.0, 2.0**32, log=True).levels()
     assert ratios == pytest.approx([2.0**power for power in range(33)])
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),  # a few floats apart: NumPy's spacing goes above one and below the other
+    [(32.94661263122024, 32.94661263122027), (1.779363838348512, 1.7793638383485124)],
+)
+def test_no_level_leaves_its_range_by_a_rounding_error(low: float, high: float) -> None:
+    narrow = number(FLOAT, low, high, log=True)
+    assert {narrow.problem(level) for level in narrow.levels()} == {""}
 
 
 def test_the_deployed_value_is_a_level() -> None:

@@ -37,6 +37,8 @@ def test_both_forms_come_back_as_they_were(values: dict[str, object]) -> None:
         "lambda: 0",
         "a b c",
         "[<Foo: it's>, 2]",
+        "Graph(a=<Foo: it's>)",
+        "<Map<int, str>, 'it>",
     ],
 )
 def test_one_odd_value_does_not_cost_the_others(odd: str) -> None:
@@ -48,6 +50,13 @@ def test_one_odd_value_does_not_cost_the_others(odd: str) -> None:
     assert mapping is not None
     assert isinstance(mapping.pop("odd"), Unparsed)
     assert mapping == {"first": "a, b", "last": [1, (2,)], "end": "z"}
+
+
+def test_settings_of_an_object_are_not_those_of_the_server() -> None:
+    for odd in ("<Foo a=1, b=2>", "<Foo <Bar>, b=2>", "[<A>, <Foo a=1, b=2>]"):
+        assert parse_server_args(f"ServerArgs(odd={odd}, end=3)") == {
+            "odd": Unparsed(odd), "end": 3
+        }  # fmt: skip
 
 
 def test_enums_and_nested_settings_become_plain_values() -> None:
@@ -76,6 +85,8 @@ def test_settings_of_a_nested_value_that_is_cut_off_are_not_taken_for_others() -
         ("None", True),
         ("{}", True),
         ("ServerArgs()", True),
+        ("ServerArgs( )", True),
+        ("ServerArgs() and more", True),
         ("{", False),
         ("{ ", False),
         ("ServerArgs(", False),
@@ -106,6 +117,7 @@ def test_a_line_is_complete_with_its_last_bracket(text: str, complete: bool) -> 
         ("false", False),
         ("-inf", float("-inf")),
         ("torch.float16", "torch.float16"),
+        ("Mode.MAX", "Mode.MAX"),
         ("Phase(bs=8, mode='x')", {"bs": 8, "mode": "x"}),
         ("Phase()", {}),
         ("<Mode.FULL: 'full'>", "full"),
@@ -131,6 +143,7 @@ def test_nothing_is_the_number_that_it_is_not() -> None:
 
 def test_blanks_and_a_bracket_too_many_do_not_matter() -> None:
     assert parse_server_args("  ServerArgs( a = 1 ,  b = 2 )") == {"a": 1, "b": 2}
+    assert parse_server_args("ServerArgs(a=1,b=2)") == {"a": 1, "b": 2}
     assert parse_server_args(""" { 'a' : 1 , "b" : 2 } """) == {"a": 1, "b": 2}
     assert parse_server_args("ServerArgs(a=[1)], b=2)") == {"a": Unparsed("[1)]"), "b": 2}
     assert parse_server_args("ServerArgs(a=1 < 2, b=2)") == {"a": Unparsed("1 < 2"), "b": 2}

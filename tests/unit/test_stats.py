@@ -33,7 +33,7 @@ def test_percentile_interpolates(values: list[float], q: float, expected: float)
 
 
 def test_percentile_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="empty"):
+    with pytest.raises(ValueError, match=r"^no percentile of an empty sample$"):
         stats.percentile([], 50)
 
 
@@ -49,7 +49,7 @@ def test_no_tokens_at_all_is_no_rate() -> None:
 
 
 def test_one_window_has_no_interval() -> None:
-    with pytest.raises(ValueError, match="two"):
+    with pytest.raises(ValueError, match=r"^an interval needs at least two windows$"):
         stats.mean_interval([7.0])
     assert stats.relative_half_width([7.0]) == math.inf
 
@@ -348,6 +348,7 @@ def test_weight_of_an_unfinished_wait_goes_to_what_is_longer() -> None:
         ([1.0, 2.0], [9.0], 50, (2.0, False)),
         ([], [5.0], 50, (5.0, True)),
         ([1.0] * 99, [1.0], 99, (1.0, True)),
+        ([1.0, 2.0], [8.0, 9.0], 200 / 3, (8.0, True)),  # the third of four
     ],
 )
 def test_what_nothing_outlasted_is_a_lower_bound(
@@ -355,6 +356,14 @@ def test_what_nothing_outlasted_is_a_lower_bound(
 ) -> None:
     value, at_least = stats.percentile_at_least(seen, unfinished, q)
     assert (round(value, 9), at_least) == expected
+
+
+@pytest.mark.parametrize("q", [0, 20, 50, 90, 100])
+def test_waits_of_which_none_ended_give_the_percentile_of_what_they_lasted(q: float) -> None:
+    lasted = [float(n) for n in range(1, 12)]
+    value, at_least = stats.percentile_at_least([], lasted, q)
+    assert value == pytest.approx(stats.percentile(lasted, q))
+    assert at_least
 
 
 def test_percentiles_of_waits_that_were_cut_at_random_are_right() -> None:
@@ -375,6 +384,12 @@ def test_waits_that_were_under_way_count_from_the_length_they_had() -> None:
     assert (value, at_least) == (5.0, False)
     weights = stats._product_limit([(3.0, False, 0.0), (4.0, False, 0.0), (5.0, False, 3.5)])
     assert weights == pytest.approx([1 / 2, 1 / 4, 1 / 4])
+    # What came to be seen as the wait ended was not beside it; what began with it was.
+    for since in (3.0, 3.5):
+        late = [(3.0, False, 0.0), (4.0, False, 0.0), (5.0, False, since)]
+        assert stats._product_limit(late) == pytest.approx([1 / 2, 1 / 4, 1 / 4])
+    at_once = [(0.0, False, 0.0), (4.0, False, 0.0), (5.0, False, 1.0)]
+    assert stats._product_limit(at_once) == pytest.approx([1 / 2, 1 / 4, 1 / 4])
 
 
 def test_where_nothing_is_left_beside_a_wait_longer_ones_are_not_lost() -> None:
@@ -417,5 +432,5 @@ def test_every_wait_needs_its_beginning() -> None:
 
 
 def test_no_percentile_of_no_wait() -> None:
-    with pytest.raises(ValueError, match="empty"):
+    with pytest.raises(ValueError, match=r"^no percentile of an empty sample$"):
         stats.percentile_at_least([], [], 50)

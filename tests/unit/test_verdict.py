@@ -1,4 +1,4 @@
-"""The verdict on finalists: intervals that hold, and words that say no more than they do."""
+"""The verdict on finalists (one piece: one model): intervals that hold, words that say no more."""
 
 from __future__ import annotations
 
@@ -149,13 +149,36 @@ def test_another_level_is_another_interval_and_another_winner() -> None:
 
 
 def test_what_is_better_must_be_above_and_not_at_the_reference() -> None:
-    """Without any noise the interval has no width."""
-    flat = [
-        Remeasured(key, "a", turn, score)
-        for turn in range(3)
-        for key, score in (("ref", 100.0), ("f", 100.0))
-    ]
-    assert judge(flat).kind is VerdictKind.NO_SIGNIFICANT_DIFFERENCE
+    """Without any noise the interval has no width, and the logarithm of 1 is 0 exactly."""
+    flat = [Remeasured(key, "a", turn, 1.0) for turn in range(3) for key in ("ref", "f")]
+    said = judge(flat)
+    assert said.kind is VerdictKind.NO_SIGNIFICANT_DIFFERENCE
+    assert said.sentence == "no significant difference: +0.0 % [+0.0, +0.0]"
+
+
+def test_the_unit_of_a_score_does_not_matter() -> None:
+    measured = rounds({"f": 0.15}, turns=3, noise=0.01, seed=9)
+    small = [Remeasured(m.key, m.host, m.turn, m.score / 1e4) for m in measured]
+    assert judge(small).ratio == pytest.approx(judge(measured).ratio)
+
+
+def test_a_barred_finalist_is_judged_and_does_not_win() -> None:
+    measured = rounds({"fast": 0.30, "slow": 0.15}, turns=3, noise=0.01, seed=7)
+    changes = {"fast": 1, "slow": 1}
+    free = verdict(measured, reference="ref", changes=changes)
+    one = verdict(measured, reference="ref", changes=changes, barred={"fast"})
+    assert (free.winner, one.winner) == ("fast", "slow")
+    assert (one.finalists, one.noise) == (free.finalists, free.noise)
+    none = verdict(measured, reference="ref", changes=changes, barred={"fast", "slow"})
+    assert none == Verdict(
+        VerdictKind.NO_SIGNIFICANT_DIFFERENCE,
+        winner=None,
+        ratio=None,
+        interval=None,
+        sentence="no significant difference: no finalist may win",
+        noise=free.noise,
+        finalists=free.finalists,
+    )
 
 
 def test_a_clear_gain_is_better_and_said_with_its_interval() -> None:
@@ -219,6 +242,19 @@ def test_a_worse_finalist_leaves_the_deployed_one() -> None:
                 Remeasured("f", "a", 0, 100.0),
             ],
             "a finalist was measured again 1 time(s), 2 are needed",
+        ),
+        (
+            [
+                *rounds({"f": 0.1}, turns=3, noise=0.01, seed=1),
+                Remeasured("g", "a", 0, 100.0),
+            ],
+            "a finalist was measured again 1 time(s), 2 are needed",
+        ),
+        (
+            # Three values of one, two of the other, in three blocks: the noise is seen once.
+            rounds({"f": 0.1}, turns=3, noise=0.01, seed=1)[:-1],
+            "3 final round(s) of 1 finalist(s) show the noise once, which decides nothing; "
+            "ask for final_rounds = 4 or more",
         ),
         (
             # Two configurations twice each in three blocks: nothing is left for the noise.
