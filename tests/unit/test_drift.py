@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.drift import drift_between, drifted
-from autotune.measurement import BucketMeasurement, Ending, StartRecord
+from autotune.measurement import BucketMeasurement, Drift, Ending, StartRecord
 from autotune.trial import Notes, execute
 from autotune.workload import Bucket
 from tests.builders import a_bucket
@@ -19,6 +19,12 @@ def test_the_change_and_its_uncertainty() -> None:
     assert (drift.bucket, drift.first_tok_per_s, drift.last_tok_per_s) == ("60x1", 200.0, 190.0)
     assert drift.change == pytest.approx(-0.05)
     assert drift.half_width == pytest.approx(0.05)
+
+
+def test_an_interval_that_touches_what_is_allowed_is_not_beyond_it() -> None:
+    touches = Drift("60x1", 100.0, 150.0, change=0.5, half_width=0.25)
+    assert not drifted(touches, most=0.25)
+    assert drifted(touches, most=0.125)
 
 
 @pytest.mark.parametrize(

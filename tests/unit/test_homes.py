@@ -166,6 +166,8 @@ def test_where_else_a_flag_comes_from(
 def test_a_variable_in_our_words_is_no_value_to_compare() -> None:
     original = an_original(*HEAD, BUDGET, "$B", live=(*HEAD, BUDGET, "8"))
     assert resolved(original, (Flag(BUDGET),)) == original.launch.argv
+    whole = an_original(*HEAD, BUDGET, "$B", *FLAGS[2:], live=COMMAND)
+    assert texts(whole, {**DEPLOYED, "budget": 16})[5:7] == (BUDGET, "16")
 
 
 def scripted(text: str, *own: str, name: str = "/s/run") -> Original:

@@ -476,6 +476,7 @@ def test_a_launch_keeps_the_variables_of_the_reference() -> None:
     launch = recipe.launch({"mode": "off"}, None)
     assert launch.environment == {"A": "1", "DRAFT_MODE": "off"}
     assert launch.unset == ()
+    assert recipe_of(an_original(*COMMAND)).launch(DEPLOYED, None).environment == {}
     assert recipe.reference.environment == {"A": "1", "DRAFT_MODE": "x"}
 
 

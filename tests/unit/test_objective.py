@@ -353,6 +353,31 @@ def test_a_tpot_that_is_a_lower_bound(
     )
 
 
+def test_a_tpot_that_nobody_watched_to_its_limit_is_told() -> None:
+    """128 tokens at the limit of 100 ms take 127 steps, 12.7 s: as long as the windows."""
+    first, second = buckets()
+    bound = replace(
+        second,
+        output_tok_per_s=8 / 0.125,
+        tpot_p99_ms=40.0,
+        marks=(BucketQuality.TPOT_AT_LEAST,),
+        windows_s=12.7,
+    )
+
+    def said(measured: BucketMeasurement) -> tuple[str, ...]:
+        return scored((first, measured), rule=Rule(tpot_p99_ms=100.0)).violations
+
+    assert said(bound) == (
+        "bucket 1024x8: TPOT p99 is at least 40 ms; 128 tokens at the limit, 100 ms, take longer "
+        "than the 13 s of its windows, and the tokens of a stream came 125 ms apart on average",
+    )
+    assert said(replace(bound, windows_s=12.701)) == ()
+    assert len(said(replace(bound, tpot_p99_ms=100.0))) == 1
+    assert said(replace(bound, output_tok_per_s=8 / 0.1)) == ()  # as fast as the limit
+    slow = said(replace(bound, output_tok_per_s=0.5))
+    assert slow[0].endswith("came 16000 ms apart on average")
+
+
 @pytest.mark.parametrize(
     ("seen_ms", "limit_ms", "broken"),
     [(3000.0, 2000.0, True), (1500.0, 2000.0, False), (1500.0, 60_000.0, True)],

@@ -310,9 +310,12 @@ def test_quotes_keep_what_a_shell_would_match_or_split() -> None:
         ("a 2>&1", "the output or input of its last command is redirected"),
         ("a <", "the output or input of its last command is redirected"),
         ("( a )", "it has brackets"),
+        ("( a", "it has brackets"),
+        ("a )", "it has brackets"),
         ("f() a", "it has brackets"),
         ("if a; then b; fi", "it has 'if'"),
         ("x; { a", "it has '{'"),
+        ("# note\nwhile x; do y\ndone\nexec z", "it has 'while'"),
         ("a 'b", "a quote is not closed"),
         ('a "b', "a quote is not closed"),
         ("exec -a name b", "`exec -a` gives the program another name"),
@@ -351,8 +354,10 @@ def test_why_a_script_is_refused(script: str, why: str) -> None:
         ("a >;b", ["b"]),
         ("a # c; d\nb # e", ["b"]),
         ("a \\\n  b", ["a", "b"]),
+        ("a \\\nb", ["a", "b"]),
         ("\ta\r b", ["a", "b"]),
         ("_A1=x B+=y c D=z", ["c", "D=z"]),
+        ("A=x c d", ["c", "d"]),
         ("1A=x c", ["1A=x", "c"]),
         ("time=3; a", ["a"]),
         ("execute a", ["execute", "a"]),
@@ -392,6 +397,18 @@ def test_only_changed_words_are_written_anew() -> None:
     assert rewritten(script, lambda seen: seen[:1]) == "A=1 exec a; "
 
 
+def test_words_that_are_not_known_without_the_shell_are_shown_as_they_are_written() -> None:
+    seen: list[str] = []
+
+    def look(words: tuple[Word, ...]) -> tuple[Word, ...]:
+        seen.extend(word.text for word in words)
+        return words
+
+    script = "exec a x$X \"$X y\" *.py 'b c'"
+    assert rewritten(script, look) == script
+    assert seen == ["a", "x$X", '"$X y"', "*.py", "b c"]
+
+
 def test_a_dollar_of_ours_would_be_read_by_systemd() -> None:
     with pytest.raises(UnitRefused, match=r"'\$HOME' cannot be written"):
         rewritten("exec a", lambda seen: (*seen, Word("$HOME", ours=True)))
@@ -406,6 +423,8 @@ def test_a_dollar_of_ours_would_be_read_by_systemd() -> None:
         (("bash", "/s.sh", "-c"), None),
         (("bash", "-x", "-ec", "x"), 3),
         (("bash", "+x", "-c", "x"), 3),
+        (("bash", "+o", "posix", "-c", "x"), 4),
+        (("bash", "+O", "extglob", "-c", "x"), 4),
         (("zsh", "-O", "extglob", "-c", "x"), 4),
         (("ksh", "--rcfile", "-c", "-c", "x"), 4),
         (("dash", "--init-file", "f", "-c", "x"), 4),
