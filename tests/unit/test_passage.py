@@ -76,6 +76,8 @@ def test_what_cannot_be_proved_is_refused(
         (("sh", "/s/run", "-a", "1"), ("python", "-a", "1"), Passage(("python",), 2)),
         (("bash", "-c", "exec run -a"), ("sh", "/s/run", "-a"),
          Passage(("sh", "/s/run"), 1, shell=True)),
+        (("bash", "-c", "exec /s/run -a"), ("python", "other", "-a"),
+         Passage(("python", "other"), 1, shell=True)),
     ],
 )  # fmt: skip
 def test_more_ways_from_a_unit_to_its_process(
@@ -89,6 +91,17 @@ def test_more_ways_from_a_unit_to_its_process(
 SHELL_STAYS = (
     "the shell of ExecStart stays the main process, so the server's command line cannot be proved"
 )
+
+
+HINTS = {
+    "the shell of": "write `exec` before the server's command",
+    "what runs": "restart the service, or put the unit back, so that it is known what to go back "
+    "to",
+    "the shell script": "write the server's arguments as plain words",
+    "/s/run starts": 'let it end with `exec` and the server\'s command, "$@" behind it, and write '
+    "the flags behind its name in ExecStart; or start the server itself there",
+}
+"""What is said to do, by how the message begins."""
 
 
 @pytest.mark.parametrize(
@@ -147,7 +160,9 @@ def test_why_a_passage_cannot_be_proved(
     with pytest.raises(UnitRefused) as caught:
         find_passage(unit, live, {})
     assert caught.value.message == message
-    assert caught.value.hint
+    assert [caught.value.hint] == [
+        hint for begins, hint in HINTS.items() if message.startswith(begins)
+    ]
 
 
 def test_a_script_without_a_shell_cannot_be_changed() -> None:

@@ -60,6 +60,8 @@ def ours(argv: tuple[Word, ...]) -> list[str]:
         ("python -m sglang.launch_server", 3),
         ("python -m sglangx --a", 3),
         ("pypy3 -msglang.launch_server --a", 2),
+        ("python -X dev serve.py --a", 4),
+        ("nice -n 5 python serve.py --a", 5),
         ("python2.7 x.py --a", 2),
         ("/opt/pythonic --a", 1),
         ("sglang --serve --a", 1),
@@ -71,6 +73,14 @@ def ours(argv: tuple[Word, ...]) -> list[str]:
 )
 def test_only_words_behind_the_program_count(line: str, program: int) -> None:
     assert first_argument(words(line)) == program
+
+
+def test_flags_of_the_launcher_do_not_end_with_ours() -> None:
+    argv = words("env -- python -m sglang.launch_server --port 30000")
+    assert get_flag(argv, "--port") == "30000"
+    assert shown(set_flag(argv, "--x", (), "9")) == (
+        "env -- python -m sglang.launch_server --port 30000 --x 9"
+    )
 
 
 def test_flags_of_the_launcher_are_not_ours() -> None:
