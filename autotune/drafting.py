@@ -7,27 +7,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from autotune.engine_units import Algorithm, Knob, LiveUnit, UnitFacts
+from autotune.engines import Engine, require_units
 from autotune.errors import UnitRefused
-from autotune.sglang.algorithms import (
-    ALGORITHM_ALIASES,
-    ALGORITHM_FLAG,
-    ALGORITHMS,
-    SPECULATIVE_LIMIT,
-    Algorithm,
-    Knob,
-    fitted,
-)
-from autotune.sglang.flags import get_flag, has_flag
-from autotune.sglang.server import ServerInfo, setting
+from autotune.sglang.server import setting
 from autotune.space import ParameterValue, value_to_file
-from autotune.supervisors.base import Word
 
-__all__ = ["Drafted", "LiveUnit", "draft", "port_of", "recognised"]
-
-DEFAULT_PORT = 30000
-"""SGLang's, when `--port` is left out."""
-TREE_BACKENDS = frozenset({"flashinfer", "fa3"})
-"""Attention backends that verify trees with a page size above 1 (srt/server_args.py)."""
+__all__ = ["Drafted", "draft"]
 
 OUTPUT_TOKENS = 256
 # Context tokens, weight of each concurrency below; from many small requests to few long ones.
@@ -41,36 +27,6 @@ _CONCURRENCIES = {1: "one person", 8: "a small team", 32: "a peak", 64: "a full 
 
 
 @dataclass(frozen=True, slots=True)
-class LiveUnit:
-    """What was read of one unit.
-
-    Attributes:
-        argv: Words of the running process; of the unit when it does not run.
-        info: What the server says of itself; None when it does not answer.
-    """
-
-    host: str
-    unit: str
-    base_url: str
-    argv: tuple[Word, ...]
-    info: ServerInfo | None
-    ssh_config: str = ""
-    api_key_env: str = ""
-
-    def flag(self, *names: str) -> str | None:
-        return get_flag(self.argv, names[0], names[1:])
-
-    def number(self, *names: str) -> int | None:
-        """A whole number: by the engine's answer, else by the command line."""
-        if self.info is not None:
-            told = setting(self.info, names[0], names[1:])
-            if isinstance(told, int) and not isinstance(told, bool):
-                return told
-        text = self.flag(*names)
-        return int(text) if text is not None and text.isdecimal() else None
-
-
-@dataclass(frozen=True, slots=True)
 class Drafted:
     """Two files that have not been written yet.
 
@@ -80,6 +36,7 @@ class Drafted:
     """
 
     name: str
+    engine: Engine
     algorithm: Algorithm
     present: dict[str, ParameterValue]
     study: str
@@ -87,59 +44,15 @@ class Drafted:
     left_out: tuple[str, ...]
 
 
-def port_of(argv: Sequence[Word]) -> int:
-    """The port that a command line serves on."""
-    text = get_flag(argv, "--port")
-    return int(text) if text is not None and text.isdecimal() else DEFAULT_PORT
-
-
-def recognised(live: LiveUnit) -> Algorithm:
-    """The speculative algorithm of a unit.
-
-    Raises:
-        UnitRefused: It is no SGLang server, or it runs without one that is known.
-    """
-    where = f"{live.host}: {live.unit}"
-    texts = [word.text for word in live.argv]
-    name = live.flag(ALGORITHM_FLAG, *ALGORITHM_ALIASES)
-    if name is None and live.info is not None:
-        told = setting(live.info, ALGORITHM_FLAG, ALGORITHM_ALIASES)
-        name = told if isinstance(told, str) else None
-    if name is None:
-        if not any("sglang" in text for text in texts) and live.info is None:
-            shown = " ".join(texts[:3]) or "nothing"
-            raise UnitRefused(
-                f"{where} does not look like SGLang: it runs {shown}",
-                hint="name the unit whose ExecStart runs SGLang; for another engine the "
-                "definition is written by hand, see docs/how-to.md",
-            )
-        raise UnitRefused(
-            f"{where} runs without speculative decoding, so there is nothing to tune",
-            hint=f"add {ALGORITHM_FLAG} and its draft model to the unit first",
-        )
-    known = ALGORITHMS.get(name.upper())
-    if known is None:
-        raise UnitRefused(
-            f"{where} runs {ALGORITHM_FLAG} {name}, whose flags are not known",
-            hint=f"known: {', '.join(ALGORITHMS)}; for another, write the definition by hand",
-        )
-    page = live.number("--page-size") or 1
-    backend = live.flag("--attention-backend") or _told(live, "attention_backend")
-    return fitted(
-        known,
-        block_tokens=live.number("--speculative-num-draft-tokens"),
-        context_tokens=_context_tokens(live),
-        trees=page == 1 or backend in TREE_BACKENDS,
-    )
-
-
-def draft(live: LiveUnit, name: str) -> Drafted:
-    """The definition files for a unit.
+def draft(live: LiveUnit, name: str, engine: Engine) -> Drafted:
+    """The definition files for a unit that runs an engine.
 
     Raises:
         UnitRefused: The unit cannot be tuned, with the way out.
+        ConfigError: The engine does not say how its units are read.
     """
-    algorithm = recognised(live)
+    facts = require_units(engine).read(live)
+    algorithm = facts.algorithm
     present = {knob.name: _present(live, knob) for knob in algorithm.knobs}
     unknown = [k for k in algorithm.knobs if present[k.name] is None and not k.choices]
     if unknown and algorithm.constraints and live.info is None:
@@ -148,8 +61,8 @@ def draft(live: LiveUnit, name: str) -> Drafted:
             f"{live.base_url} does not answer, so its value is not known",
             hint="start the service, or write the flag into ExecStart",
         )
-    limit = _admitted(live)
-    contexts = _fitting_contexts(live)
+    limit = facts.requests
+    contexts = _fitting_contexts(facts.context_tokens)
     concurrencies = [n for n in _CONCURRENCIES if limit is None or n <= limit]
     left_out = []
     if len(concurrencies) < len(_CONCURRENCIES):
@@ -160,43 +73,24 @@ def draft(live: LiveUnit, name: str) -> Drafted:
     if len(contexts) < len(_CONTEXTS):
         left_out.append(
             f"contexts above {max(contexts)} tokens do not fit into the server's context of "
-            f"{_context_tokens(live)} tokens"
+            f"{facts.context_tokens} tokens"
         )
     if algorithm.leaves_alone:
         left_out.append(algorithm.leaves_alone)
     return Drafted(
         name,
+        engine,
         algorithm,
         present,
-        _study_text(live, name, algorithm, present),
-        _objective_text(live, contexts, concurrencies or [1], limit, left_out),
+        _study_text(live, name, engine, facts, present),
+        _objective_text(live, contexts, concurrencies or [1], left_out),
         tuple(left_out),
     )
 
 
-def _told(live: LiveUnit, key: str) -> str | None:
-    told = live.info.merged.get(key) if live.info is not None else None
-    return told if isinstance(told, str) else None
-
-
-def _context_tokens(live: LiveUnit) -> int | None:
-    """Longest context: what the unit asks for, else what the engine took from the model."""
-    known = [live.number("--context-length")]
-    if live.info is not None:
-        # Of one request; the whole key-value pool bounds it too.
-        told = (live.info.merged.get(k) for k in ("max_req_input_len", "max_total_num_tokens"))
-        known += [one for one in told if isinstance(one, int)]
-    return min((one for one in known if one is not None), default=None)
-
-
-def _admitted(live: LiveUnit) -> int:
-    told = live.number("--max-running-requests")
-    return told if told is not None else SPECULATIVE_LIMIT
-
-
-def _fitting_contexts(live: LiveUnit) -> list[int]:
-    limit = _context_tokens(live) or math.inf
-    return [c for c in _CONTEXTS if c + OUTPUT_TOKENS <= limit] or [min(_CONTEXTS)]
+def _fitting_contexts(limit: int | None) -> list[int]:
+    most = math.inf if limit is None else limit
+    return [c for c in _CONTEXTS if c + OUTPUT_TOKENS <= most] or [min(_CONTEXTS)]
 
 
 def _present(live: LiveUnit, knob: Knob) -> ParameterValue:
@@ -218,30 +112,25 @@ def _typed(text: str) -> ParameterValue:
         return text
 
 
-def _gpus(live: LiveUnit) -> int:
-    """GPUs of one host: tensor times pipeline parallel, times data-parallel replicas."""
-    tensor = live.number("--tp-size", "--tensor-parallel-size", "--tp") or 1
-    pipeline = live.number("--pp-size", "--pipeline-parallel-size") or 1
-    replicas = live.number("--dp-size", "--data-parallel-size") or 1
-    inside = has_flag(live.argv, "--enable-dp-attention")
-    nodes = live.number("--nnodes") or 1
-    return max(1, tensor * pipeline * (1 if inside else replicas) // nodes)
-
-
 def _quoted(text: str) -> str:
     """A TOML basic string: JSON's escapes are among TOML's."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _study_text(
-    live: LiveUnit, name: str, algorithm: Algorithm, present: dict[str, ParameterValue]
+    live: LiveUnit,
+    name: str,
+    engine: Engine,
+    facts: UnitFacts,
+    present: dict[str, ParameterValue],
 ) -> str:
-    model = live.flag("--model-path", "--model") or _told(live, "model_path") or "a model"
+    algorithm = facts.algorithm
     version = f" {live.info.version}" if live.info is not None and live.info.version else ""
-    engine = "" if live.info is not None else " It did not answer when this was written."
+    silent = "" if live.info is not None else " It did not answer when this was written."
     lines = [
-        f"# {live.unit} on {live.host}: {model} behind SGLang{version} with {algorithm.name},",
-        f"# {algorithm.title}. Read from the live unit by `autotune init`.{engine}",
+        f"# {live.unit} on {live.host}: {facts.model} behind {engine.shown}{version} with "
+        f"{algorithm.name},",
+        f"# {algorithm.title}. Read from the live unit by `autotune init`.{silent}",
         f"# Look it over with `autotune check --study {name}`; tune with `autotune run`.",
         "",
         "[study]",
@@ -257,7 +146,7 @@ def _study_text(
         "final_rounds = 3       # so often, before anything is called better",
         "",
         "[service]",
-        'engine = "sglang"',
+        f"engine = {_quoted(engine.name)}",
         'supervisor = "systemd"',
         f"unit = {_quoted(live.unit)}",
         f"hosts = [{_quoted(live.host)}]",
@@ -268,7 +157,7 @@ def _study_text(
     if live.api_key_env:
         lines.append(f"api_key_env = {_quoted(live.api_key_env)}")
     lines += [
-        f"gpus_per_host = {_gpus(live)}",
+        f"gpus_per_host = {facts.gpus}",
         "load_timeout_s = 1800     # a start that takes longer has failed",
         "stop_timeout_s = 300",
         "restore_after_s = 300     # the host restores itself when the tuner is silent so long",
@@ -323,7 +212,6 @@ def _objective_text(
     live: LiveUnit,
     contexts: Sequence[int],
     concurrencies: Sequence[int],
-    limit: int | None,
     left_out: Sequence[str],
 ) -> str:
     lines = [

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.config import load_study
-from autotune.drafting import Drafted, LiveUnit, draft, port_of
+from autotune.drafting import Drafted, draft
+from autotune.engine_units import LiveUnit
+from autotune.engines import Engine, engines_to_ask, recognised, require_units
 from autotune.errors import (
     AutotuneError,
     ConfigError,
@@ -21,7 +23,6 @@ from autotune.hosts import HostPlan, open_supervisor
 from autotune.launch import make_recipe
 from autotune.opening import host_address
 from autotune.sglang.flags import get_flag
-from autotune.sglang.server import ServerInfo, SglangServer
 from autotune.supervisors.base import Original, Word
 from autotune.supervisors.owner import describe_owner, owner_lives
 
@@ -48,15 +49,19 @@ def write_definitions(
     *,
     folder: Path,
     name: str = "",
+    engine: str = "",
     ssh_config: str = "",
     api_key_env: str = "",
     force: bool = False,
 ) -> Written:
     """Read one unit and write its definitions under `folder`; nothing is changed on the host.
 
+    Args:
+        engine: Name of its engine; "" asks every installed one.
+
     Raises:
-        ConfigError: The name or a file that is there already; nothing was contacted.
-        TargetError: The host or the unit cannot be read or tuned.
+        ConfigError: The name, a file that is there already, or the engine; nothing was contacted.
+        TargetError: The host or the unit cannot be read or tuned, or is no engine's.
         StudyError: The server wants a key.
     """
     unit = unit if "." in unit else f"{unit}.service"
@@ -73,8 +78,14 @@ def write_definitions(
             )
     ssh_config = str(Path(ssh_config).expanduser().resolve()) if ssh_config else ""
     key = _key(api_key_env)
-    original, live, silent = _read(host, unit, ssh_config, api_key_env, key)
-    drafted = draft(live, name)
+    engines = engines_to_ask(engine)
+    original = _original(host, unit, ssh_config)
+    texts = original.live_argv or original.planned_argv or original.launch.texts()
+    argv = tuple(Word(text) for text in texts)
+    chosen = engines[engine] if engine else recognised(f"{host}: {unit}", argv, engines)
+    live = LiveUnit(host, unit, "", argv, None, ssh_config, api_key_env)
+    live, silent = _asked(live, chosen, key, active=original.active)
+    drafted = draft(live, name, chosen)
     _require_sound(drafted, original, live)
     for path, text in ((study_path, drafted.study), (objective_path, drafted.objective)):
         try:
@@ -104,38 +115,38 @@ def _key(variable: str) -> str | None:
     return os.environ[variable]
 
 
-def _read(
-    host: str, unit: str, ssh_config: str, api_key_env: str, key: str | None
-) -> tuple[Original, LiveUnit, str]:
+def _original(host: str, unit: str, ssh_config: str) -> Original:
     with open_supervisor(HostPlan(host, "systemd", "", 0, unit, ssh_config=ssh_config)) as looked:
         held = looked.holder()
         if held is not None and owner_lives(held):
             raise HostBusy(
                 f"{host}: {unit} is held by {describe_owner(held)}", hint="let it end first"
             )
-        original = looked.original()
-    texts = original.live_argv or original.launch.texts()
-    argv = tuple(Word(text) for text in texts)
-    if get_flag(argv, "--api-key") is not None and not api_key_env:
+        return looked.original()
+
+
+def _asked(
+    live: LiveUnit, engine: Engine, key: str | None, *, active: bool
+) -> tuple[LiveUnit, str]:
+    """The unit with its address and what its server says; and why it says nothing."""
+    if get_flag(live.argv, "--api-key") is not None and not live.api_key_env:
         raise StudyError(
-            f"{host}: {unit} runs with --api-key",
-            hint="export it in a variable and name that: --api-key-env SGLANG_API_KEY",
+            f"{live.host}: {live.unit} runs with --api-key",
+            hint="export it in a variable and name that: --api-key-env "
+            f"{engine.name.upper()}_API_KEY",
         )
-    port = port_of(argv)
-    info, silent = _ask(f"http://{host_address(host, ssh_config)}:{port}", key)
-    if not original.active:
-        info, silent = None, f"{unit} does not run"
-    base_url = f"http://{{host}}:{port}"
-    live = LiveUnit(host, unit, base_url, argv, info, ssh_config, api_key_env)
-    return original, live, silent
-
-
-def _ask(url: str, key: str | None) -> tuple[ServerInfo | None, str]:
+    port = get_flag(live.argv, "--port")
+    known = port is not None and port.isdecimal()
+    number = port if known else str(require_units(engine).default_port)
+    live = replace(live, base_url=f"http://{{host}}:{number}")
+    if not active:
+        return live, f"{live.unit} does not run"
+    url = f"http://{host_address(live.host, live.ssh_config)}:{number}"
     try:
-        with SglangServer(url, api_key=key) as server:
-            return server.server_info(), ""
+        with engine.open_server(url, api_key=key, admin_api_key=None) as server:
+            return replace(live, info=server.server_info()), ""
     except (TargetError, MeasurementError) as error:
-        return None, error.message
+        return live, error.message
 
 
 def _require_sound(drafted: Drafted, original: Original, live: LiveUnit) -> None:
@@ -159,4 +170,4 @@ def _require_sound(drafted: Drafted, original: Original, live: LiveUnit) -> None
                 f"what was read of {live.unit} makes no study: {error.message}",
                 hint="write the definition by hand, from search_spaces/kimi-k26.toml",
             ) from error
-    make_recipe(config.space, (), original, host=live.host, info=live.info)
+    make_recipe(config.space, (), original, host=live.host, info=live.info, engine=drafted.engine)

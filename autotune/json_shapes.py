@@ -285,6 +285,7 @@ class InitShape(Shape):
     """`autotune init --json`"""
 
     study: str
+    engine: str
     algorithm: str
     deployed: dict[str, Value]
     search_space: str

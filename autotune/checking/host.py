@@ -171,7 +171,8 @@ def _look_at_service(
                 hint=error.hint
                 or "the port must be reachable from this machine: --host 0.0.0.0, a firewall?",
             ) from error
-        return f"SGLang {info.version or 'of unknown version'} answers at {plan.base_url}"
+        shown = engine_of(plan.engine).shown
+        return f"{shown} {info.version or 'of unknown version'} answers at {plan.base_url}"
 
     look.add(tried(plan.host, "server", server))
     _look_at_flags(config, look, original, info)
@@ -195,8 +196,9 @@ def _disk(connector: Connector) -> str:
 
 
 def _gpus(connector: Connector, config: StudyConfig, host: str) -> str | Finding:
-    asked = ["nvidia-smi", "--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits"]
-    completed = connector.run(asked)
+    # By `env`, which answers here as a shell does over ssh when there is no such program.
+    asked = ["env", "nvidia-smi", "--query-gpu=memory.used,memory.total"]
+    completed = connector.run([*asked, "--format=csv,noheader,nounits"])
     if completed.exit_status != 0:
         return Finding(
             host,

@@ -14,9 +14,17 @@ __all__ = ["command"]
 
 def command(
     host: Annotated[str, typer.Option("--host", help="ssh name of the host; `local` is this one.")],
-    unit: Annotated[str, typer.Option("--unit", help="The systemd unit that runs SGLang.")],
+    unit: Annotated[str, typer.Option("--unit", help="The systemd unit that runs the engine.")],
     name: Annotated[
         str, typer.Option("--name", help="Name of the study; else the unit's.", show_default=False)
+    ] = "",
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            help="Name of the engine; else every installed one is asked.",
+            show_default=False,
+        ),
     ] = "",
     ssh_config: Annotated[
         str,
@@ -39,6 +47,7 @@ def command(
 ) -> None:
     """Read a live unit and write search_spaces/NAME.toml and objectives/NAME.toml.
 
+    Every installed engine is asked whether the unit's command line is its own.
     What runs today becomes the reference; ranges come from the engine's rules, with reasons.
     Nothing is changed on the host. `autotune check --study NAME` accepts the files as they are.
 
@@ -52,6 +61,7 @@ def command(
         unit,
         folder=Path(),
         name=name,
+        engine=engine,
         ssh_config=ssh_config,
         api_key_env=api_key_env,
         force=force,
@@ -61,6 +71,7 @@ def command(
         print_json(
             {
                 "study": drafted.name,
+                "engine": drafted.engine.name,
                 "algorithm": drafted.algorithm.name,
                 "deployed": drafted.present,
                 "search_space": str(written.study_path),

@@ -7,18 +7,16 @@ out, and why, stands in `why` and goes into the definition that `autotune init` 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
-from autotune.space import ParameterValue
+from autotune.engine_units import Algorithm, Knob
 
 __all__ = [
     "ALGORITHMS",
     "ALGORITHM_ALIASES",
     "ALGORITHM_FLAG",
     "SPECULATIVE_LIMIT",
-    "Algorithm",
-    "Knob",
     "fitted",
 ]
 
@@ -26,45 +24,6 @@ ALGORITHM_FLAG = "--speculative-algorithm"
 ALGORITHM_ALIASES = ("--speculative-algo",)
 SPECULATIVE_LIMIT = 48
 """Requests that SGLang admits under speculation when `--max-running-requests` is left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Knob:
-    """One flag worth tuning.
-
-    Attributes:
-        low, high: Range of an int; `choices` is empty then.
-        choices: Values of a categorical; None leaves the flag out.
-        why, source: For the definition.
-    """
-
-    name: str
-    flag: str
-    why: str
-    source: str
-    low: int = 1
-    high: int = 1
-    choices: tuple[ParameterValue, ...] = ()
-    aliases: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Algorithm:
-    """One speculative algorithm.
-
-    Attributes:
-        title: Of the algorithm, for people.
-        knobs: What is tuned, in the order of their effect.
-        constraints: Names of the rules between the knobs.
-        leaves_alone: What is not tuned although it could be set, and why.
-    """
-
-    name: str
-    title: str
-    knobs: tuple[Knob, ...]
-    constraints: tuple[str, ...] = ()
-    leaves_alone: str = ""
-
 
 _WINDOW = Knob(
     name="window",

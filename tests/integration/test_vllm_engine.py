@@ -15,9 +15,9 @@ from autotune.engines import SGLANG, engine_of
 from autotune.errors import ConfigError
 from autotune.supervisors.log_lines import LogLine
 from tests.unit.test_plugins import installed
+from tests.vllm_package import VLLM_EXAMPLE, install_vllm
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "docs" / "examples" / "vllm"
 LINES = """\
 (APIServer pid=7) INFO 11-03 05:51:44 [utils.py:233] non-default args: {'model_tag': 'm', \
 'port': 8005, 'served_model_name': ['autotune-1'], 'speculative_config': {'method': 'ngram', \
@@ -55,17 +55,12 @@ drift_most = 1
 @pytest.fixture
 def packages(tmp_path: Path) -> Path:
     """A folder with the example as an installed package."""
-    about = tmp_path / "packages" / "autotune_vllm-0.1.0.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: autotune-vllm\nVersion: 0.1.0\n")
-    (about / "entry_points.txt").write_text("[autotune.engines]\nvllm = autotune_vllm:VLLM\n")
-    (about.parent / "autotune_vllm.py").write_text((EXAMPLE / "autotune_vllm.py").read_text())
-    return about.parent
+    return install_vllm(tmp_path / "packages")
 
 
 def a_study(folder: Path, *, environment: str = "{}") -> Path:
     """The example's own study, with the stand-in for `vllm` and a small objective."""
-    text = (EXAMPLE / "vllm-ngram.toml").read_text()
+    text = (VLLM_EXAMPLE / "vllm-ngram.toml").read_text()
     for old, new in (
         ('"vllm serve Qwen/Qwen3-8B', '"{python} -m tests.vllm_server serve model'),
         ('objective = "general"', 'objective = "tiny"'),

@@ -98,6 +98,7 @@ MISTAKES: tuple[tuple[str, int, str], ...] = (
     ("init --host gpu-a --unit x.socket", 2, "--unit x.socket is no service"),
     ("init --host gpu-a --unit x --name a/b", 2, "--name 'a/b' is no name"),
     ("init --host gpu-a --unit x --api-key-env NO_SUCH", 2, "NO_SUCH"),
+    ("init --host gpu-a --unit x --engine nope", 2, "no installed package gives the engine 'nope'"),
     ("check --study nope", 2, NO_STUDY),
     ("run", 2, "--study"),
     ("run --study nope", 2, NO_STUDY),

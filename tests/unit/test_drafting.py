@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from autotune.config import StudyConfig, load_study
-from autotune.drafting import LiveUnit, draft, port_of
+from autotune.drafting import draft
+from autotune.engine_units import LiveUnit
+from autotune.engines import SGLANG
 from autotune.errors import UnitRefused
 from autotune.sglang.algorithms import ALGORITHMS
 from autotune.sglang.server import ServerInfo
@@ -28,7 +30,7 @@ def live(command: str, **told: object) -> LiveUnit:
 
 
 def written(unit: LiveUnit, folder: Path) -> StudyConfig:
-    drafted = draft(unit, "llm")
+    drafted = draft(unit, "llm", SGLANG)
     for kind, text in (("search_spaces", drafted.study), ("objectives", drafted.objective)):
         (folder / kind).mkdir()
         (folder / kind / "llm.toml").write_text(text, encoding="utf-8")
@@ -49,7 +51,7 @@ def test_a_ddtree_unit(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_left_out_and_told(tmp_path: Path) -> None:
     short = DDTREE.replace("16384", "2048")
-    drafted = draft(live(short), "llm")
+    drafted = draft(live(short), "llm", SGLANG)
     assert any("admits 48" in sentence for sentence in drafted.left_out)
     assert any("2048" in sentence for sentence in drafted.left_out)
     config = written(live(short), tmp_path)
@@ -118,7 +120,6 @@ def test_every_knob_says_why(name: str) -> None:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("/usr/bin/nginx -g x", "does not look like SGLang"),
         (SERVE, "runs without speculative decoding"),
         (f"{SERVE} --speculative-algorithm MEDUSA", "whose flags are not known"),
         (f"{SERVE} --speculative-algorithm EAGLE", "does not give --speculative-num-steps"),
@@ -126,11 +127,5 @@ def test_every_knob_says_why(name: str) -> None:
 )
 def test_units_that_cannot_be_tuned(command: str, said: str) -> None:
     with pytest.raises(UnitRefused, match=said) as refused:
-        draft(live(command), "llm")
+        draft(live(command), "llm", SGLANG)
     assert refused.value.hint
-
-
-def test_the_port() -> None:
-    words = tuple(Word(text) for text in shlex.split(SERVE.replace("30000", "31000")))
-    assert port_of(words) == 31000
-    assert port_of(words[:3]) == 30000
