@@ -21,16 +21,10 @@ from autotune.repository import Repository
 from autotune.storage import open_engine
 from tests.command_line import called, command_tree
 from tests.databases import template
+from tests.examples import words_of
 
 COMMANDS = sorted(command_tree())
 ROOT = Path(__file__).parents[2]
-
-
-def example(command: str) -> list[str]:
-    """The words of a command's example."""
-    found = re.search(r"Example: (autotune .*)", command_tree()[command].help or "")
-    assert found, f"{command} has no example"
-    return shlex.split(found[1])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -44,8 +38,7 @@ def test_help_says_what_it_does_and_has_an_example(command: str, tmp_path: Path)
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_example_can_be_typed(command: str) -> None:
-    program, *words = example(command)
-    assert program == "autotune"
+    words = list(words_of(command))
     assert words[: len(command.split())] == command.split()
     command_tree()[command].make_context(command, words[len(command.split()) :])
 

@@ -1,12 +1,13 @@
-"""The examples of the help texts, run on a finished study; what they print as JSON fits its schema.
+"""The examples of the help texts, run on a stored study; what is printed as JSON fits its schema.
 
-`run` and `dashboard` have tests of their own; what needs a host is run on test hosts.
+What needs a service or a host is run elsewhere: `tests/examples.py` says where, and no example is
+run nowhere.
 """
 
 from __future__ import annotations
 
-import re
-import shlex
+import importlib
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,14 @@ from autotune.stored import Wanted
 from tests.builders import OWNER, a_conclusion, a_start
 from tests.command_line import called, command_tree
 from tests.databases import template
+from tests.examples import Example, Place, examples_at, words_of
 
 WINNER: Mapping[str, Any] = {"budget": 16, "topk": 4, "window": None}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a finished study `demo` in its database."""
+    """A folder with a finished study `demo`, and one with a host, in its database."""
     made = tmp_path_factory.mktemp("examples")
     template(made).rename(made / "autotune.db")
     config = load_study("demo")
@@ -60,52 +62,36 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         repository.end_start(f"claim-{number}", start.record, None)
         repository.end_trial("demo", number, "complete")
     repository.set_verdict("demo", a_conclusion(trial=1, parameters=WINNER))
+    repository.open_study("kimi-k26", definition={}, fingerprint="f", provenance={})
+    Roster(repository, "kimi-k26").want("gpu-a", Wanted.ADD)
     engine.dispose()
     return made
 
 
-def example(command: str) -> list[str]:
-    found = re.search(r"Example: autotune (.*)", command_tree()[command].help or "")
-    assert found
-    return shlex.split(found[1])
+@pytest.mark.parametrize(("words", "example"), examples_at(Place.STORED))
+def test_an_example_does_what_it_says(
+    words: tuple[str, ...], example: Example, folder: Path
+) -> None:
+    ended = called(*words, folder=folder)
+    assert ended.code in example.codes, ended.err
+    assert example.says in ended.out
 
 
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        ("check", "nothing was changed"),
-        ("status", "study demo: 2 complete"),
-        ("trials", "trials of demo"),
-        ("rescore", "nothing was written"),
-        ("prune", "demo"),
-        ("report", "report: demo-report.html"),
-        ("export", "--speculative-ddtree-budget 16"),
-        ("db upgrade", "the tables are up to date"),
-    ],
-)
-def test_an_example_does_what_it_says(command: str, said: str, folder: Path) -> None:
-    ended = called(*example(command), folder=folder)
-    assert ended.code == 0, ended.err
-    assert said in ended.out
+def test_no_example_is_run_nowhere() -> None:
+    """Each command's own words stand in the one test of exactly one place."""
+    run: list[tuple[str, ...]] = []
+    for place in Place:
+        test = importlib.import_module(place).test_an_example_does_what_it_says
+        (over,) = [mark for mark in test.pytestmark if mark.name == "parametrize"]
+        run += [param.values[0] for param in over.args[1]]
+    assert sorted(run) == sorted(map(words_of, command_tree()))
 
 
-def test_the_examples_of_hosts_say_what_is_wanted_of_each(tmp_path: Path) -> None:
-    template(tmp_path).rename(tmp_path / "autotune.db")
-    engine = open_engine(f"sqlite:///{tmp_path}/autotune.db", create=False)
-    repository = Repository(engine)
-    repository.open_study("kimi-k26", definition={}, fingerprint="f", provenance={})
-    Roster(repository, "kimi-k26").want("gpu-a", Wanted.ADD)
-    engine.dispose()
-    for command, said in (
-        ("hosts add", "gpu-c will be used by a run of the study"),
-        ("hosts drain", "gpu-a will be restored after the start that runs on it"),
-    ):
-        ended = called(*example(command), folder=tmp_path)
-        assert (ended.code, ended.err) == (0, "")
-        assert said in ended.out
-    shown = called(*example("hosts list"), folder=tmp_path)
-    assert (shown.code, shown.err) == (0, "")
-    listed = called(*example("hosts list"), "--json", folder=tmp_path)
+def test_what_is_wanted_of_hosts_is_kept(folder: Path, tmp_path: Path) -> None:
+    shutil.copyfile(folder / "autotune.db", tmp_path / "autotune.db")
+    for command in ("hosts add", "hosts drain"):
+        assert called(*words_of(command), folder=tmp_path).code == 0
+    listed = called(*words_of("hosts list"), "--json", folder=tmp_path)
     hosts = {one.host: one.wanted for one in HostsShape.model_validate_json(listed.out).root}
     assert hosts == {"gpu-a": "drain", "gpu-c": "add"}
 
