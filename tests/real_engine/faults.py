@@ -210,7 +210,8 @@ def _provoked(
         return Provoked(fault, str(trial.state), "", "", None, None, "")
     within = [one for one in logged if record.started_at_s <= one[0] <= record.ended_at_s]
     lines = [at_s for at_s, text in within if fault.words in text]
-    stops = [at_s for at_s, text in within if text.startswith("Stopping ")]
+    # A stop of the server before this one, at the beginning of the start, ended nothing of it.
+    stops = [a for a, text in within if text.startswith("Stopping ") and lines and a >= lines[0]]
     by_itself_s = min(stops, default=record.ended_at_s)
     signs = [at_s for at_s, text in within if _gives_up(text) and at_s <= by_itself_s]
     again = next((str(one.state) for one, _ in own[1:] if one.retry_of == trial.number), "")
