@@ -111,25 +111,27 @@ class GaussianProcess:
         centre = float(np.median(y))
         z = y - centre
         d = x.shape[1]
-        per_axis = (x[:, None, :] - x[None, :, :]) ** 2
+        per_axis = ((x[:, None, :] - x[None, :, :]) ** 2).reshape(len(x) ** 2, d)
         medians = np.log([*[prior.lengthscale] * d, prior.signal, prior.noise])
         spreads = np.array([*[prior.lengthscale_sd] * d, prior.signal_sd, prior.noise_sd])
-        eye, own = np.eye(len(y)), np.diag(vagueness)
+        gram_shape, own = (len(y), len(y)), np.diag(vagueness)
+        jitter = _JITTER * np.eye(len(y))
 
         def loss(theta: FloatArray) -> tuple[float, FloatArray]:
             scales, signal, noise = np.exp(theta[:d]), np.exp(theta[d]), np.exp(theta[d + 1])
-            root = np.sqrt(5.0 * (per_axis / scales**2).sum(-1))
+            root = np.sqrt(5.0 * (per_axis @ scales**-2)).reshape(gram_shape)
             decay = np.exp(-root)
             signal_part = signal**2 * (1.0 + root + root * root / 3.0) * decay
-            gram = fixed + signal_part + noise**2 * own + _JITTER * eye
+            gram = fixed + signal_part + noise**2 * own + jitter
             chol = linalg.cholesky(gram, lower=True, check_finite=False)
-            inverse = linalg.cho_solve((chol, True), eye, check_finite=False)
+            half, _ = linalg.lapack.dpotri(chol, lower=True)
+            inverse = np.tril(half) + np.tril(half, -1).T
             alpha = inverse @ z
             pull = inverse - np.outer(alpha, alpha)
             gradient = np.empty_like(theta)
             # d matern52 / d log l_i = 5/3 (1 + root) exp(-root) * per_axis_i / l_i^2
             slope = pull * (signal**2 * (5.0 / 3.0) * (1.0 + root) * decay)
-            gradient[:d] = 0.5 * np.einsum("ij,ijk->k", slope, per_axis) / scales**2
+            gradient[:d] = 0.5 * (slope.ravel() @ per_axis) / scales**2
             gradient[d] = (pull * signal_part).sum()
             gradient[d + 1] = np.diag(pull) @ vagueness * noise**2
             pulls = (theta - medians) / spreads
