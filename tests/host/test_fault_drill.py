@@ -16,7 +16,7 @@ from benchmarks.fault_drill.gated import Gate
 from tests.host.conftest import require_hosts
 from tests.testhost import unavailable
 
-DRAWN = int(os.environ.get("AUTOTUNE_DRILL_DRAWN", "6"))
+DRAWN = int(os.environ.get("AUTOTUNE_DRILL_DRAWN", "0"))
 SEED_VARIABLE = "AUTOTUNE_DRILL_SEED"
 
 
