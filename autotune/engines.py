@@ -142,8 +142,9 @@ def engines_to_ask(name: str = "") -> Mapping[str, Engine]:
             taken, or cannot be loaded.
     """
     if name:
-        require_units(engine_of(name))
-        return {name: engine_of(name)}
+        engine = engine_of(name)
+        require_units(engine)
+        return {name: engine}
     found = {SGLANG.name: SGLANG}
     for point in points(Group.ENGINES):
         try:
@@ -169,7 +170,7 @@ def require_units(engine: Engine) -> UnitReader:
 
 
 def recognised(where: str, argv: Sequence[Word], engines: Mapping[str, Engine]) -> Engine:
-    """The engine whose command line this is; where only one is asked, it is that one.
+    """The engine whose command line this is.
 
     Args:
         where: Host and unit, for people.
@@ -188,10 +189,10 @@ def recognised(where: str, argv: Sequence[Word], engines: Mapping[str, Engine]) 
             f"{where} runs {shown}, which more than one engine recognises: {', '.join(mine)}",
             hint=f"say which one it is: {' or '.join(f'--engine {name}' for name in mine)}",
         )
-    dumb = [name for name in engines if name not in able]
+    mute = [name for name in engines if name not in able]
     raise UnitRefused(
         f"{where} runs {shown}, which no installed engine recognises; asked: {', '.join(able)}"
-        + (f"; {', '.join(dumb)} cannot be asked" if dumb else ""),
+        + (f"; {', '.join(mute)} cannot be asked" if mute else ""),
         hint="name the unit whose ExecStart runs the engine; --engine NAME where a script hides "
         "it; else the definition is written by hand, see docs/how-to.md",
     )

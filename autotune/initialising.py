@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,10 +131,10 @@ def _asked(
 ) -> tuple[LiveUnit, str]:
     """The unit with its address and what its server says; and why it says nothing."""
     if get_flag(live.argv, "--api-key") is not None and not live.api_key_env:
+        variable = re.sub(r"\W", "_", engine.name.upper()) + "_API_KEY"
         raise StudyError(
             f"{live.host}: {live.unit} runs with --api-key",
-            hint="export it in a variable and name that: --api-key-env "
-            f"{engine.name.upper()}_API_KEY",
+            hint=f"export it in a variable and name that: --api-key-env {variable}",
         )
     port = get_flag(live.argv, "--port")
     known = port is not None and port.isdecimal()

@@ -210,16 +210,16 @@ def _provoked(
         return Provoked(fault, str(trial.state), "", "", None, None, "")
     within = [one for one in logged if record.started_at_s <= one[0] <= record.ended_at_s]
     lines = [at_s for at_s, text in within if fault.words in text]
-    # A stop of the server before this one, at the beginning of the start, ended nothing of it.
-    stops = [a for a, text in within if text.startswith("Stopping ") and lines and a >= lines[0]]
-    by_itself_s = min(stops, default=record.ended_at_s)
-    signs = [at_s for at_s, text in within if _gives_up(text) and at_s <= by_itself_s]
     again = next((str(one.state) for one, _ in own[1:] if one.retry_of == trial.number), "")
-    told_s = record.ended_at_s - lines[0] if lines else None
-    visible_s = None
+    told_s = visible_s = None
     if lines:
-        sign_s = min((at_s for at_s in signs if at_s >= lines[0]), default=lines[0])
-        visible_s = record.ended_at_s - sign_s
+        # Only what comes after the cause: a start begins with the stop of the server before.
+        after = [one for one in within if one[0] >= lines[0]]
+        stops = (at_s for at_s, text in after if text.startswith("Stopping "))
+        by_itself_s = min(stops, default=record.ended_at_s)
+        signs = (at_s for at_s, text in after if _gives_up(text) and at_s <= by_itself_s)
+        told_s = record.ended_at_s - lines[0]
+        visible_s = record.ended_at_s - min(signs, default=lines[0])
     return Provoked(
         fault, str(trial.state), failure.kind, failure.message, told_s, visible_s, again
     )
