@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import random
 import shutil
 import signal
 import tempfile
 
 import hypothesis
+import pytest
 
 # As the command line does: threads of the linear algebra library only wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -28,3 +30,14 @@ atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 # No test asserts a duration, and on a busy machine an example takes a second now and then.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
+
+DRILL_SEED = "AUTOTUNE_DRILL_SEED"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the cells of the fault drill before there are workers, which must agree on them."""
+    os.environ.setdefault(DRILL_SEED, str(random.SystemRandom().randrange(10**6)))
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"fault drill: {DRILL_SEED}={os.environ[DRILL_SEED]} draws the same cells again"

@@ -20,7 +20,15 @@ from pathlib import Path
 from benchmarks.fault_drill.cells import Cell
 from benchmarks.fault_drill.faults import Fault, disk_of_its_own, heal, strike
 from benchmarks.fault_drill.points import Point
-from tests.host.services import ROOT, Found, found, install, is_back, require_as_found, until
+from tests.host.services import (
+    ROOT,
+    Found,
+    found,
+    install,
+    not_back,
+    require_as_found,
+    until,
+)
 from tests.host.studies import StudyOnHost, require_proof
 from tests.testhost import UNIT, SystemdHost
 
@@ -253,9 +261,11 @@ def _drill(
             heal(fault, host, folder=study.folder)
         if not (fault.alone or fault.kills):
             exits.append(run.wait(within_s=timing.run_s))
+        # A tuner that could not even take its agent away has said so, and does when it is back.
+        tidy = fault is not Fault.READ_ONLY or exits[-1] == 0
         if fault in (Fault.READ_ONLY, Fault.HOST_FULL) or fault.alone:
-            until(lambda: is_back(host, before), "the host is back", timeout_s=timing.back_s)
-        if fault is not Fault.BACK:
+            _until_back(host, before, timing, tidy=tidy)
+        if fault is not Fault.BACK and tidy:
             _require_back(host, before, back, struck)
         if fault.alone and not fault.kills:
             exits.append(run.wait(within_s=timing.run_s))
@@ -267,6 +277,16 @@ def _drill(
     _require_back(host, before, back, struck)
     _require_nothing_left(host, run.session)
     _require_all_kept(study, kept)
+
+
+def _until_back(host: SystemdHost, before: Found, timing: Timing, *, tidy: bool) -> None:
+    def missing() -> str:
+        return not_back(host, before, tidy=tidy)
+
+    try:
+        until(lambda: missing() == "", "the host is back", timeout_s=timing.back_s)
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {missing()}") from None
 
 
 def _require_back(host: SystemdHost, before: Found, back: list[float], struck: float) -> None:

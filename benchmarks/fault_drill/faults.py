@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.host.services import argv, show, until
 from tests.testhost import UNIT, SystemdHost
 
-__all__ = ["Fault", "disk_of_its_own", "fill", "free", "heal", "strike"]
+__all__ = ["ON_HOST", "Fault", "disk_of_its_own", "fill", "free", "heal", "strike"]
 
 _FULL = """
 for path in /run /tmp /dev/shm /; do
@@ -57,6 +57,13 @@ class Fault(StrEnum):
         return self in (Fault.KILLED, Fault.CUT, Fault.BLACKHOLE)
 
 
+ON_HOST: Mapping[Fault, tuple[str, str]] = {
+    Fault.HOST_FULL: (_FULL, _FREE),
+    Fault.READ_ONLY: (_READ_ONLY, _WRITABLE),
+}
+"""Faults of a host's file systems: the shell script that makes it, and the one that undoes it."""
+
+
 def strike(fault: Fault, host: SystemdHost, *, folder: Path) -> None:
     """Let it happen; killing the tuner and starting a second one are the caller's.
 
@@ -76,10 +83,8 @@ def strike(fault: Fault, host: SystemdHost, *, folder: Path) -> None:
         case Fault.OOM:
             _until_it_runs(host)
             host.oom(UNIT)
-        case Fault.HOST_FULL:
-            host.run(_FULL)
-        case Fault.READ_ONLY:
-            host.run(_READ_ONLY)
+        case Fault.HOST_FULL | Fault.READ_ONLY:
+            host.run(ON_HOST[fault][0])
         case Fault.HERE_FULL:
             fill(folder)
         case Fault.KILLED | Fault.BACK | Fault.SECOND:
@@ -91,10 +96,8 @@ def heal(fault: Fault, host: SystemdHost, *, folder: Path) -> None:
     match fault:
         case Fault.CUT | Fault.BLACKHOLE:
             host.heal()
-        case Fault.HOST_FULL:
-            host.run(_FREE)
-        case Fault.READ_ONLY:
-            host.run(_WRITABLE)
+        case Fault.HOST_FULL | Fault.READ_ONLY:
+            host.run(ON_HOST[fault][1])
         case Fault.HERE_FULL:
             free(folder)
         case _:

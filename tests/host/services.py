@@ -23,7 +23,9 @@ __all__ = [
     "install",
     "is_back",
     "journal",
+    "leases",
     "listeners",
+    "not_back",
     "require_as_found",
     "restoring",
     "serves",
@@ -112,14 +114,26 @@ def argv(host: SystemdHost) -> tuple[str, ...]:
 
 
 def traces(host: SystemdHost) -> str:
-    """Everything on the host that is ours; a look at it takes no lock and leaves nothing."""
+    """Everything on the host that is ours; a look at it takes no lock and leaves nothing.
+
+    What systemd notes of the units that it has started is its own: it cannot take a note back while
+    /run is read-only, and forgets it.
+    """
     found = host.run(
-        "find /run /etc/systemd -name '*autotune*' 2>/dev/null;"
+        "find /run /etc/systemd -path /run/systemd/units -prune -o -name '*autotune*' -print"
+        " 2>/dev/null;"
         "systemctl list-units --all --plain --no-legend '*autotune*';"
         f"ls -d /run/systemd/system/{UNIT}.d 2>/dev/null",
         check=False,
     )
     return found.stdout
+
+
+def leases(host: SystemdHost) -> str:
+    """The leases that a host has given, and the changes that may be made under them."""
+    return host.run(
+        f"ls -d /run/autotune/*/lease /run/systemd/system/{UNIT}.d 2>/dev/null", check=False
+    ).stdout
 
 
 def journal(host: SystemdHost, *matches: str) -> str:
@@ -159,7 +173,20 @@ def require_as_found(host: SystemdHost, before: Found, *, untouched: bool = Fals
 
 def is_back(host: SystemdHost, before: Found) -> bool:
     """Whether the host has restored itself."""
-    return traces(host) == "" and argv(host) == before.argv and serves(host)
+    return not_back(host, before) == ""
+
+
+def not_back(host: SystemdHost, before: Found, *, tidy: bool = True) -> str:
+    """What keeps the host from being as it was found; "" when nothing does.
+
+    Args:
+        tidy: False where an agent without a lease may be left.
+    """
+    if left := traces(host) if tidy else leases(host):
+        return f"left there: {left}"
+    if (now := argv(host)) != before.argv:
+        return f"running: {' '.join(now) or 'nothing'}"
+    return "" if serves(host) else "the service does not serve"
 
 
 def restoring(host: SystemdHost) -> bool:

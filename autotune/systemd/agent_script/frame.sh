@@ -10,7 +10,7 @@
 #                                 the lease holds; it is renamed to `restoring` when the way back has
 #                                 begun (a rename needs no space), and from then on every change by
 #                                 a tuner is refused
-#   /run/autotune/NAME/ballast    20 MB of nothing, let go by the way back: systemd
+#   /run/autotune/NAME/ballast    20 MB of nothing, let go by the way back where systemd
 #                                 refuses a reload while less than 16 MB of /run are free
 #   /run/lock/autotune-NAME.lock  flock: verbs that change something run one at a time
 #

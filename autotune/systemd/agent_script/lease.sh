@@ -10,7 +10,7 @@ StartLimitIntervalSec=0
 [Service]
 Type=oneshot
 Slice=system.slice
-ExecStart=/bin/sh $FOLDER/agent restore
+ExecStart=/bin/sh -c '[ ! -e $FOLDER/agent ] || exec /bin/sh $FOLDER/agent restore'
 TimeoutStartSec=infinity
 Restart=on-failure
 RestartSec=5s
@@ -40,24 +40,30 @@ end_followers() {
     done
 }
 
-# Take everything of ours away.  The lease goes first: whatever interrupts this, what is left is
-# harmless and the next call takes it away.  Says whether the lease is gone.
+# Take everything of ours away; 0 when all of it is gone.  The lease goes first: whatever interrupts
+# this, what is left is harmless and the next call takes it away.  The agent goes last: until then
+# systemd can start the way back again, which it has loaded even where its file is gone.
 clear_all() {
     systemctl stop "$TIMER" 2>/dev/null
     if [ -d "$LEASE_DIR" ]; then
         # In one step, so that nobody reads half a lease.
         mv "$LEASE_DIR" "$FOLDER/lease.gone" || rm -rf "$LEASE_DIR"
     fi
-    rm -rf "$FOLDER/lease.gone" "$LEASE_DIR.new"
     end_followers
-    if [ -e "$UNITS/$SERVICE" ] || [ -e "$UNITS/$TIMER" ]; then
-        rm -f "$UNITS/$SERVICE" "$UNITS/$TIMER"
-        systemctl daemon-reload
+    if [ -d "$FOLDER" ]; then
+        find "$FOLDER" -mindepth 1 -maxdepth 1 ! -name agent -exec rm -rf {} + || return 1
     fi
-    rm -rf "$FOLDER"
+    loaded=
+    if [ -e "$UNITS/$SERVICE" ] || [ -e "$UNITS/$TIMER" ]; then
+        rm -f "$UNITS/$SERVICE" "$UNITS/$TIMER" || return 1
+        loaded=1
+    fi
+    rm -rf "$FOLDER" || return 1
     rmdir /run/autotune 2>/dev/null
     rm -f "$LOCK"
-    [ ! -e "$LEASE_DIR" ]
+    # Refused it does no harm: systemd forgets by itself what ended and has no file.
+    [ -z "$loaded" ] || systemctl daemon-reload
+    return 0
 }
 
 acquire() {
@@ -66,6 +72,8 @@ acquire() {
         holder
         exit 71
     fi
+    # A way back that has only to clear up would begin again and take the new lease for its own.
+    systemctl stop "$SERVICE" 2>/dev/null
     new=$LEASE_DIR.new
     rm -rf "$new"
     mkdir "$new" || fail 74 "$new cannot be made"

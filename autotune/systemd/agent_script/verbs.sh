@@ -53,13 +53,13 @@ case $verb in
             in-place) keep_in_place "$second" ;;
             *) fail 64 "unknown export $first" ;;
         esac
-        rm -f "$BALLAST"
-        remove_dropin || fail 74 "$DROPIN cannot be removed" ;;
+        let_go remove_dropin || fail 74 "$DROPIN cannot be removed" ;;
     kept)
         lock
         guard "$lease" -
         rm -f "$LEASE_DIR/exporting"
-        clear_all || fail 74 "/run cannot be written" ;;
+        # The lease is what counts: without it the timer takes nothing back.
+        clear_all || [ ! -e "$LEASE_DIR" ] || fail 74 "/run cannot be written" ;;
     exported)
         # Which export stands, and where.
         if [ -e "$EXPORT" ]; then
@@ -115,7 +115,7 @@ case $verb in
         fi ;;
     leave)
         lock
-        [ -d "$LEASE_DIR" ] || clear_all ;;
+        [ -d "$LEASE_DIR" ] || clear_all || fail 74 "/run cannot be written" ;;
     proc)
         [ -d "/proc/$first" ] || exit 3
         base64 -w 0 <"/proc/$first/cmdline" || exit 3

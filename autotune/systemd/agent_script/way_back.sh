@@ -6,6 +6,13 @@ explain() {
     exit 1
 }
 
+# A change that needs a reload; again with the ballast let go where that is refused.  Not before: what
+# fills /run in between would leave nothing to let go.
+let_go() {
+    "$@" || { [ -e "$BALLAST" ] && rm -f "$BALLAST" && "$@"; } || return 1
+    rm -f "$BALLAST"
+}
+
 # Whether the process that runs is the original's, or one that a restore has started.
 untouched() {
     case $(show ActiveState) in
@@ -69,9 +76,8 @@ restore() {
         take_export_back || explain "the export cannot be taken back"
         rm -f "$LEASE_DIR/exporting"
     fi
-    rm -f "$BALLAST"
     said=
-    remove_dropin || explain "the drop-in cannot be removed: $said"
+    let_go remove_dropin || explain "the drop-in cannot be removed: $said"
     if [ "$(fact active)" = 1 ]; then
         bring_back
     else

@@ -1,0 +1,112 @@
+"""The way back on a real host whose /run fails in the middle of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from autotune.supervisors.base import Lease
+from autotune.supervisors.process_lease import owner_here
+from autotune.supervisors.systemd import SystemdSupervisor
+from autotune.systemd.agent import agent_path, agent_script, restore_units
+from autotune.testing.supervisor_contract import run, until_ready
+from benchmarks.fault_drill.faults import ON_HOST, Fault
+from tests.host.services import traces
+from tests.host.tiny_unit import UNIT, SystemdService, argv_of, install, show
+from tests.testhost import SystemdHost
+from tests.waiting import until
+
+RESTORER = restore_units(UNIT)[0]
+STRUCK = "/srv/struck"
+
+
+@contextmanager
+def struck(
+    host: SystemdHost, fault: Fault, before: str
+) -> Iterator[tuple[SystemdSupervisor, Lease]]:
+    """A host on its way back from a trial, struck right before a command of its agent.
+
+    The block begins when the way back has ended, or waits to be begun again.
+    """
+    install(host, start=True)
+    host.run(f"rm -f {STRUCK}")
+    once = f"[ -e {STRUCK} ] && exit 0\n: >{STRUCK}\n"
+    host.write("/srv/strike", once + ON_HOST[fault][0])
+    text = agent_script(UNIT).decode()
+    assert text.count(before) == 1
+    service = SystemdService(host)
+    try:
+        with service.open() as supervisor:
+            original = supervisor.original()
+            lease = supervisor.take_lease(owner_here("s"), original, restore_after_s=300)
+            with supervisor.claim(lease, "one"):
+                until_ready(supervisor, run(supervisor, service.launch("--say", "trial")))
+            text = text.replace(before, f"sh /srv/strike; {before}")
+            host.write(agent_path(UNIT), text, mode=0o600)
+            host.run(f"systemctl start --no-block '{RESTORER}'")
+            until(lambda: host.run(f"ls {STRUCK}", check=False).returncode == 0, "it is struck")
+            until(lambda: waits(host) or not runs(host), "the way back ends or waits")
+            yield supervisor, lease
+    finally:
+        host.run(ON_HOST[fault][1])
+
+
+def waits(host: SystemdHost) -> bool:
+    return show(host, "SubState", RESTORER) == "auto-restart"
+
+
+def runs(host: SystemdHost) -> bool:
+    return show(host, "ActiveState", RESTORER) not in ("inactive", "failed")
+
+
+def is_back(host: SystemdHost) -> bool:
+    argv = argv_of(host)
+    return "100%" in argv and "trial" not in argv and traces(host) == ""
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        'mv "$LEASE_DIR/armed" "$LEASE_DIR/restoring"',
+        "said=$(systemctl daemon-reload",
+        'mv "$LEASE_DIR" "$FOLDER/lease.gone"',
+        "    end_followers\n    if",
+        'rm -f "$UNITS/$SERVICE"',
+        'rm -rf "$FOLDER" ||',
+    ],
+)
+def test_a_read_only_run_delays_it(host: SystemdHost, before: str) -> None:
+    """Nothing is left, and no lock of the tuner's is in the way, once /run can be written again."""
+    with struck(host, Fault.READ_ONLY, before):
+        pass
+    until(lambda: is_back(host), f"{host.name} is as it was found")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        'mv "$LEASE_DIR/armed" "$LEASE_DIR/restoring"',
+        "said=$(systemctl daemon-reload",
+        "bring_back\n    else",
+        '[ -z "$loaded" ] || systemctl',
+    ],
+)
+def test_a_full_run_does_not_stop_it(host: SystemdHost, before: str) -> None:
+    with struck(host, Fault.HOST_FULL, before):
+        until(lambda: is_back(host), f"{host.name} is as it was found")
+
+
+def test_a_lease_is_not_taken_for_the_one_that_is_cleared_away(host: SystemdHost) -> None:
+    """The original serves and its lease is free, but its way back waits to clear the rest away."""
+    with struck(host, Fault.READ_ONLY, 'rm -f "$UNITS/$SERVICE"') as (supervisor, _):
+        assert waits(host)
+        assert supervisor.holder() is None
+        host.run(ON_HOST[Fault.READ_ONLY][1])
+        original = supervisor.original()
+        lease = supervisor.take_lease(owner_here("next"), original, restore_after_s=300)
+        assert not runs(host)
+        supervisor.beat(lease)
+        supervisor.restore(lease)
+        assert is_back(host)
