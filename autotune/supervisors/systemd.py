@@ -285,7 +285,7 @@ class SystemdSupervisor:
             self._way_back.prove(record)
         else:
             self._require_nothing_of_ours()
-        self._leave()
+        self._way_back.leave()
 
     def revert(self) -> Owner | None:
         held = self._agent.holder()
@@ -295,7 +295,7 @@ class SystemdSupervisor:
             self._way_back.prove(record)
         else:
             self._require_nothing_of_ours()
-        self._leave()
+        self._way_back.leave()
         return held.owner if held is not None else None
 
     # -- parts ------------------------------------------------------------------------------------
@@ -341,16 +341,6 @@ class SystemdSupervisor:
         held = self._agent.acquire(lease.id, facts, lease.owner, record.to_json())
         if held is not None:
             raise self._busy(held)
-
-    def _leave(self) -> None:
-        try:
-            self._agent.leave()
-        except UnitError as error:
-            raise RestoreFailed(
-                f"{self.host}: the original is back, but the tuner's agent cannot be taken away: "
-                f"{error.message}",
-                hint="`autotune revert` takes it away",
-            ) from error
 
     def _require_nothing_of_ours(self) -> None:
         if self._checks.has_ours():

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from autotune.errors import LeaseLost, RestoreFailed
+from autotune.errors import LeaseLost, RestoreFailed, UnitError
 from autotune.systemd.agent import Agent
 from autotune.systemd.checks import UnitChecks
 from autotune.systemd.record import UnitRecord
@@ -102,6 +102,21 @@ class WayBack:
         ):
             time.sleep(self._limits.poll_s)
         self._checks.prove_back(record)
+
+    def leave(self) -> None:
+        """Take the agent away, which nobody needs any more.
+
+        Raises:
+            RestoreFailed: The host refused.
+        """
+        try:
+            self._agent.leave()
+        except UnitError as error:
+            raise RestoreFailed(
+                f"{self._checks.where}: the original is back, but the tuner's agent cannot be "
+                f"taken away: {error.message}",
+                hint="`autotune revert` takes it away",
+            ) from error
 
     def serves_anew(self, before: str) -> None:
         """Wait until another start of the unit than `before` serves, or the unit is stopped.

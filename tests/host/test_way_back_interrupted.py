@@ -7,10 +7,13 @@ from contextlib import contextmanager
 
 import pytest
 
+from autotune.errors import RestoreFailed
 from autotune.supervisors.base import Lease
 from autotune.supervisors.process_lease import owner_here
 from autotune.supervisors.systemd import SystemdSupervisor
 from autotune.systemd.agent import agent_path, agent_script, restore_units
+from autotune.systemd.record import UnitRecord
+from autotune.systemd.way_back import WayBack
 from autotune.testing.supervisor_contract import run, until_ready
 from benchmarks.fault_drill.faults import ON_HOST, Fault
 from tests.host.services import traces
@@ -109,4 +112,27 @@ def test_a_lease_is_not_taken_for_the_one_that_is_cleared_away(host: SystemdHost
         assert not runs(host)
         supervisor.beat(lease)
         supervisor.restore(lease)
+        assert is_back(host)
+
+
+def test_an_agent_that_cannot_be_taken_away_is_named(
+    host: SystemdHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(host, start=True)
+    prove = WayBack.prove
+    strike, heal = ON_HOST[Fault.READ_ONLY]
+
+    def struck_after(self: WayBack, record: UnitRecord) -> None:
+        prove(self, record)
+        host.run(strike)
+
+    with SystemdService(host).open() as supervisor:
+        lease = supervisor.take_lease(owner_here("s"), supervisor.original(), restore_after_s=300)
+        with monkeypatch.context() as patched:
+            patched.setattr(WayBack, "prove", struck_after)
+            with pytest.raises(RestoreFailed, match=r"original is back, but .* agent .* /run"):
+                supervisor.restore(lease)
+        host.run(heal)
+        assert not is_back(host)
+        assert supervisor.revert() is None
         assert is_back(host)
