@@ -53,6 +53,7 @@ _HELD = 71
 _MASKED = 72
 _LOCKED = 73
 _REFUSED = 74
+_INSTALLS = 4  # somebody who leaves the host may take it away at once
 _WORD = re.compile(r"[A-Za-z0-9._:@+-]+", re.ASCII)
 
 
@@ -291,12 +292,14 @@ class Agent:
                 return
             script = agent_script(self._unit)
             wanted = hashlib.sha256(script).hexdigest().encode()
-            if self._says_hello() != wanted and self.holder(install=False) is None:
+            for _ in range(_INSTALLS):
+                if self._says_hello() == wanted or self.holder(install=False) is not None:
+                    break
                 folder = self._path.rpartition("/")[0]
                 self._allowed([MKDIR, "-p", "-m", "0700", folder], b"")
                 self._allowed([TEE, self._path], script)
-                if self._says_hello() != wanted:
-                    raise UnitError(f"{self._path} on {self._connector.host} is not what we wrote")
+            else:
+                raise UnitError(f"{self._path} on {self._connector.host} is not what we wrote")
             self._checked = True
 
     def _says_hello(self) -> bytes:

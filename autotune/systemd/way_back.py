@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-from autotune.errors import LeaseLost, RestoreFailed, UnitError
+from autotune.errors import LeaseLost, RestoreFailed, TargetError
 from autotune.systemd.agent import Agent
 from autotune.systemd.checks import UnitChecks
 from autotune.systemd.record import UnitRecord
@@ -79,7 +79,11 @@ class WayBack:
             time.sleep(self._limits.poll_s)
         while self._facts.restorer_state() not in _ENDED:
             if time.monotonic() >= ends_at:
-                raise RestoreFailed(f"{self._checks.where}: the restore service does not end")
+                raise RestoreFailed(
+                    f"{self._checks.where}: the original is back, but the host's restore service "
+                    "cannot clear up after itself",
+                    hint="`journalctl -u 'autotune-restore@*'` on the host says why",
+                )
             time.sleep(self._limits.poll_s)
 
     def was_forgotten(self, record: UnitRecord) -> bool:
@@ -111,7 +115,7 @@ class WayBack:
         """
         try:
             self._agent.leave()
-        except UnitError as error:
+        except TargetError as error:
             raise RestoreFailed(
                 f"{self._checks.where}: the original is back, but the tuner's agent cannot be "
                 f"taken away: {error.message}",

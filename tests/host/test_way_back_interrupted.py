@@ -136,3 +136,44 @@ def test_an_agent_that_cannot_be_taken_away_is_named(
         assert not is_back(host)
         assert supervisor.revert() is None
         assert is_back(host)
+
+
+def test_a_tuner_that_leaves_at_once_takes_all_of_it_away(host: SystemdHost) -> None:
+    """Systemd would begin the way back again, of a unit that is gone, and keep it as failed."""
+    with struck(host, Fault.READ_ONLY, 'rm -f "$UNITS/$SERVICE"') as (supervisor, _):
+        assert waits(host)
+        host.run(ON_HOST[Fault.READ_ONLY][1])
+        supervisor.revert()
+        assert is_back(host)
+
+
+def test_without_its_agent_the_way_back_is_tried_until_it_is_there_again(host: SystemdHost) -> None:
+    install(host, start=True)
+    service = SystemdService(host)
+    agent = agent_path(UNIT)
+    with service.open() as supervisor:
+        lease = supervisor.take_lease(owner_here("s"), supervisor.original(), restore_after_s=300)
+        with supervisor.claim(lease, "one"):
+            until_ready(supervisor, run(supervisor, service.launch("--say", "trial")))
+        host.run(f"mv '{agent}' /srv/agent && systemctl start --no-block '{RESTORER}'")
+        until(lambda: waits(host), "the way back waits")
+        host.run(f"mv /srv/agent '{agent}'")
+        until(lambda: is_back(host), f"{host.name} is as it was found")
+
+
+def test_a_lease_is_taken_of_a_host_that_somebody_just_left(host: SystemdHost) -> None:
+    """He takes the agent away while ours, which has begun to run, waits for the lock."""
+    install(host, start=True)
+    folder, lock = agent_path(UNIT).rpartition("/")[0], f"/run/lock/autotune-{UNIT}.lock"
+    leaves = (
+        f"while ! pgrep -f 'flock -w 20 9'; do sleep 0.05; done; rm -rf {folder} {lock}; "
+        "systemctl kill --signal=KILL leaver.service"
+    )
+    with SystemdService(host).open() as supervisor:
+        original = supervisor.original()
+        host.run(f'systemd-run --quiet --unit=leaver flock {lock} sh -c "{leaves}"')
+        until(lambda: host.run(f"flock -n {lock} true", check=False).returncode != 0, "it is held")
+        lease = supervisor.take_lease(owner_here("s"), original, restore_after_s=300)
+        supervisor.beat(lease)
+        supervisor.restore(lease)
+    assert is_back(host)

@@ -11,27 +11,41 @@ NOTE=.autotune-export
 
 own_file() { readlink -f -- "$(show FragmentPath)"; }
 hash_of() { sha256sum <"$1" | cut -c 1-64; }
+same() { [ -e "$2" ] && [ "$(hash_of "$1")" = "$(hash_of "$2")" ]; }
 written_hash() { sed -n 's/^sha256 //p' "$1$NOTE" 2>/dev/null; }
 
 keep_drop_in() {
     mkdir -p -m 755 "$EXPORT_DIR" || fail 74 "$EXPORT_DIR cannot be made"
-    rm -f "$UNDO"
-    if [ -e "$EXPORT" ]; then
-        cp -p "$EXPORT" "$UNDO" || fail 74 "$UNDO cannot be written"
-    fi
-    echo drop-in | put exporting || fail 74 "$LEASE_DIR cannot be written"
+    {
+        keep_before "$EXPORT" export-before && keep_before "$UNDO" undo-before &&
+            echo drop-in | put exporting
+    } || fail 74 "$LEASE_DIR cannot be written"
+    put_before export-before "$UNDO" || fail 74 "$UNDO cannot be written"
     new=$EXPORT_DIR/.autotune-export.new
-    { cat >"$new" && chmod 644 "$new" && mv "$new" "$EXPORT"; } || {
+    { payload >"$new" && chmod 644 "$new" && mv "$new" "$EXPORT"; } || {
         rm -f "$new"
         fail 74 "$EXPORT cannot be written"
     }
+}
+
+# A file as it was, beside the lease; nothing where there is none.
+keep_before() { [ ! -e "$1" ] || cp -p "$1" "$LEASE_DIR/$2"; }
+
+# A file is again what was kept of it, also when that was done before.
+put_before() {
+    if [ -e "$LEASE_DIR/$1" ]; then
+        same "$LEASE_DIR/$1" "$2" || replace "$LEASE_DIR/$1" "$2"
+    else
+        rm -f "$2"
+    fi
 }
 
 # The payload: the note in base64 on a line of its own, then the file.
 keep_in_place() {
     file=$(own_file)
     [ "$(hash_of "$file")" = "$1" ] || fail 72 "$file has changed since it was read"
-    read -r note || fail 64 "no note"
+    payload >"$LEASE_DIR/payload" || fail 74 "$LEASE_DIR cannot be written"
+    note=$(head -n 1 "$LEASE_DIR/payload")
     {
         cp -p "$file" "$LEASE_DIR/unit-file" &&
             if [ -e "$file$NOTE" ]; then
@@ -46,7 +60,7 @@ keep_in_place() {
     new=$file.autotune-new
     {
         printf '%s' "$note" | base64 -d >"$new" && chmod 644 "$new" && mv "$new" "$file$NOTE" &&
-            cp -p "$file" "$new" && cat >"$new" && mv "$new" "$file"
+            cp -p "$file" "$new" && tail -n +2 "$LEASE_DIR/payload" >"$new" && mv "$new" "$file"
     } || {
         rm -f "$new"
         fail 74 "$file cannot be written"
@@ -66,6 +80,10 @@ take_drop_in_back() {
     else
         rm -f "$EXPORT" || return 1
     fi
+    tidy_export_dir
+}
+
+tidy_export_dir() {
     rm -f "$EXPORT_DIR/.autotune-export.new"
     rmdir "$EXPORT_DIR" 2>/dev/null
     return 0
@@ -74,13 +92,18 @@ take_drop_in_back() {
 # An export that was not finished goes, what it replaced comes back.
 take_export_back() {
     [ "$(fact exporting | head -n 1)" = in-place ] || {
-        take_drop_in_back
+        # The disk may be full: what the next undo would go back to is the same file.
+        put_before export-before "$EXPORT" || {
+            same "$LEASE_DIR/export-before" "$UNDO" && mv "$UNDO" "$EXPORT"
+        } || return 1
+        put_before undo-before "$UNDO" || return 1
+        tidy_export_dir
         return
     }
     file=$(fact exporting | tail -n 1)
     rm -f "$file.autotune-new"
     # Where it was never changed it may be because nobody can write there.
-    [ "$(hash_of "$file")" = "$(hash_of "$LEASE_DIR/unit-file")" ] ||
+    same "$LEASE_DIR/unit-file" "$file" ||
         replace "$LEASE_DIR/unit-file" "$file" || return 1
     if [ -e "$LEASE_DIR/unit-note" ]; then
         replace "$LEASE_DIR/unit-before" "$file$BEFORE" &&

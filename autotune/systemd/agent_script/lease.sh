@@ -10,7 +10,7 @@ StartLimitIntervalSec=0
 [Service]
 Type=oneshot
 Slice=system.slice
-ExecStart=/bin/sh -c '[ ! -e $FOLDER/agent ] || exec /bin/sh $FOLDER/agent restore'
+ExecStart=/bin/sh -c '{ [ ! -e $FOLDER/agent ] || /bin/sh $FOLDER/agent restore; } && [ ! -e $FOLDER/lease ]'
 TimeoutStartSec=infinity
 Restart=on-failure
 RestartSec=5s
@@ -40,15 +40,23 @@ end_followers() {
     done
 }
 
+# Nothing of an earlier lease begins any more: a way back that has only to clear up would take the next
+# lease for its own, and fail where its unit is gone.
+end_way_back() {
+    systemctl stop "$TIMER" "$SERVICE"
+    systemctl reset-failed "$SERVICE"
+} >/dev/null 2>&1
+
 # Take everything of ours away; 0 when all of it is gone.  The lease goes first: whatever interrupts
 # this, what is left is harmless and the next call takes it away.  The agent goes last: until then
 # systemd can start the way back again, which it has loaded even where its file is gone.
 clear_all() {
-    systemctl stop "$TIMER" 2>/dev/null
     if [ -d "$LEASE_DIR" ]; then
         # In one step, so that nobody reads half a lease.
-        mv "$LEASE_DIR" "$FOLDER/lease.gone" || rm -rf "$LEASE_DIR"
+        mv "$LEASE_DIR" "$FOLDER/lease.gone" || rm -rf "$LEASE_DIR" || return 1
     fi
+    # While there is a lease its timer runs.
+    systemctl stop "$TIMER" 2>/dev/null
     end_followers
     if [ -d "$FOLDER" ]; then
         find "$FOLDER" -mindepth 1 -maxdepth 1 ! -name agent -exec rm -rf {} + || return 1
@@ -67,13 +75,15 @@ clear_all() {
 }
 
 acquire() {
+    facts=$(payload) || fail 74 "the facts did not come"
     lock
+    # Somebody who freed the host meanwhile has taken this agent away: it is to be installed again.
+    [ -e "$FOLDER/agent" ] || exit 127
     if [ -d "$LEASE_DIR" ]; then
         holder
         exit 71
     fi
-    # A way back that has only to clear up would begin again and take the new lease for its own.
-    systemctl stop "$SERVICE" 2>/dev/null
+    end_way_back
     new=$LEASE_DIR.new
     rm -rf "$new"
     mkdir "$new" || fail 74 "$new cannot be made"
@@ -87,8 +97,10 @@ acquire() {
                 printf '%s' "$value" >"$new/$key" || fail 74 "$new cannot be written" ;;
             *) fail 64 "unknown fact $key" ;;
         esac
-    done
-    printf '%s' "$1" >"$new/id" && : >"$new/claim" && : >"$new/armed" ||
+    done <<END
+$facts
+END
+    printf '%s' "$1" >"$new/id" && mark "$new/claim" && mark "$new/armed" ||
         fail 74 "$new cannot be written"
     arm "$(cat "$new/after")" || {
         clear_all

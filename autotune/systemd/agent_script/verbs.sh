@@ -29,12 +29,12 @@ case $verb in
             fail 72 "$MASK masks the drop-in of the tuner"
         fi
         if [ ! -d "$DROPIN_DIR" ]; then
-            : >"$LEASE_DIR/made-folder" && mkdir -p -m 755 "$DROPIN_DIR" ||
+            mark "$LEASE_DIR/made-folder" && mkdir -p -m 755 "$DROPIN_DIR" ||
                 fail 74 "$DROPIN_DIR cannot be made"
         fi
-        : >"$LEASE_DIR/applied" || fail 74 "$LEASE_DIR cannot be written"
+        mark "$LEASE_DIR/applied" || fail 74 "$LEASE_DIR cannot be written"
         new=$DROPIN_DIR/.zzzz-autotune.new
-        { cat >"$new" && chmod 644 "$new" && mv "$new" "$DROPIN"; } || {
+        { payload >"$new" && chmod 644 "$new" && mv "$new" "$DROPIN"; } || {
             rm -f "$new"
             fail 74 "$DROPIN cannot be written"
         }
@@ -95,9 +95,9 @@ case $verb in
         guard "$lease" "$claim"
         systemctl kill --signal=KILL -- "$UNIT" 2>/dev/null ;;
     start)
+        read -r path || path=
         lock
         guard "$lease" "$claim"
-        read -r path || path=
         show InvocationID
         cut -d ' ' -f 1 /proc/uptime
         stat -L -c %s -- "$path" 2>/dev/null || echo 0
@@ -115,7 +115,10 @@ case $verb in
         fi ;;
     leave)
         lock
-        [ -d "$LEASE_DIR" ] || clear_all || fail 74 "/run cannot be written" ;;
+        if [ ! -d "$LEASE_DIR" ]; then
+            end_way_back
+            clear_all || fail 74 "/run cannot be written"
+        fi ;;
     proc)
         [ -d "/proc/$first" ] || exit 3
         base64 -w 0 <"/proc/$first/cmdline" || exit 3

@@ -76,8 +76,12 @@ restore() {
         take_export_back || explain "the export cannot be taken back"
         rm -f "$LEASE_DIR/exporting"
     fi
-    said=
-    let_go remove_dropin || explain "the drop-in cannot be removed: $said"
+    # Once is enough: the next time there is nothing to reload, and no ballast for it.
+    if [ ! -e "$LEASE_DIR/reloaded" ]; then
+        said=
+        let_go remove_dropin || explain "the drop-in cannot be removed: $said"
+        mark "$LEASE_DIR/reloaded"
+    fi
     if [ "$(fact active)" = 1 ]; then
         bring_back
     else
