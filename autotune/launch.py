@@ -188,7 +188,8 @@ def _require_deployed(
         + (f"; the nearest there is {close}" if close else "")
         + (f"; {missing[0]} is missing" if missing else "")
         + ")",
-        hint="write into the definition what runs, or deploy what the definition says",
+        hint="write into the definition what runs, or deploy what the definition says; after "
+        "`autotune export --apply`, `--undo` takes it back and `init --name` begins anew from it",
     )
 
 

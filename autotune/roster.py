@@ -141,10 +141,18 @@ class Roster:
             row = self._host(session, host)
             row.state, row.why = state, storable(why)
 
-    def want(self, host: str, wanted: Wanted) -> None:
-        """What an operator wants of a host; a host that the study does not know is added."""
+    def want(self, host: str, wanted: Wanted) -> bool:
+        """What an operator wants of a host; a host that the study does not know is added.
+
+        Returns:
+            Whether a run has ever had it.
+        """
         with self._repository.session() as session:
-            self._host(session, host).wanted = wanted
+            row = self._host(session, host)
+            row.wanted = wanted
+            if wanted == Wanted.DRAIN and row.taken_at_s is None:
+                row.state = "drained"
+            return row.taken_at_s is not None
 
     def wanted(self) -> dict[str, Wanted]:
         """By host: what an operator wants of it."""

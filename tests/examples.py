@@ -57,7 +57,7 @@ EXAMPLES: Mapping[str, Example] = {
     "export": Example(Place.STORED, "--speculative-ddtree-budget 16"),
     "db upgrade": Example(Place.STORED, "the tables are up to date"),
     "hosts list": Example(Place.STORED, "gpu-a"),
-    "hosts drain": Example(Place.STORED, "gpu-a will be restored after the start that runs on it"),
+    "hosts drain": Example(Place.STORED, "gpu-a was never used and will not be"),
     "hosts add": Example(Place.STORED, "gpu-c will be used by a run of the study"),
     "run": Example(Place.SERVICE, "verdict: "),
     "init": Example(Place.HOST, "wrote search_spaces/llm.toml and objectives/llm.toml"),

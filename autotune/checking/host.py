@@ -95,7 +95,7 @@ def _look_at_process(config: StudyConfig, look: HostLook) -> None:
         if not plan.directory.exists():
             return "free"
         with open_supervisor(plan) as supervisor:
-            return _lease(supervisor, plan.host)
+            return _lease(supervisor, plan)
 
     if not look.add(tried(plan.host, "command", command)):
         return
@@ -119,9 +119,7 @@ def _look_at_machine(config: StudyConfig, look: HostLook, connector: Connector) 
 def _look_at_standing(config: StudyConfig, look: HostLook) -> None:
     plan = look.plan
     with open_supervisor(plan) as supervisor:
-        if not look.add(
-            tried(plan.host, "rights and lease", lambda: _lease(supervisor, plan.host))
-        ):
+        if not look.add(tried(plan.host, "rights and lease", lambda: _lease(supervisor, plan))):
             look.note("everything else", "not looked at: it needs these rights and a free lease")
             return
         original: Original | None = None
@@ -218,12 +216,13 @@ def _gpus(connector: Connector, config: StudyConfig, host: str) -> str | Finding
     return f"{len(rows)} GPUs, {used} MiB in use with the service running"
 
 
-def _lease(supervisor: Supervisor, host: str) -> str:
+def _lease(supervisor: Supervisor, plan: HostPlan) -> str:
     held = supervisor.holder()
     if held is not None and owner_lives(held):
+        unit = f"--host {plan.host} --unit {plan.unit}" if plan.unit else "--study STUDY"
         raise HostBusy(
             f"held by {describe_owner(held)}",
-            hint=f"let it end; `autotune revert --host {host}` ends one whose tuner is gone",
+            hint=f"let it end; `autotune revert {unit}` ends one whose tuner is gone",
         )
     if held is not None:
         return "left by a tuner that has died; a run restores the host first"

@@ -42,8 +42,10 @@ def drain(host: Name, study: Study, storage: Storage = None) -> None:
     """
     from autotune.stored import Wanted
 
-    _want(host, study, storage, Wanted.DRAIN)
-    typer.echo(f"{host} will be restored after the start that runs on it")
+    if _want(host, study, storage, Wanted.DRAIN):
+        typer.echo(f"{host} will be restored after the start that runs on it")
+    else:
+        typer.echo(f"{host} was never used and will not be")
 
 
 @app.command()
@@ -58,7 +60,8 @@ def add(host: Name, study: Study, storage: Storage = None) -> None:
     typer.echo(f"{host} will be used by a run of the study that is free to")
 
 
-def _want(host: str, study: str, storage: str | None, wanted: str) -> None:
+def _want(host: str, study: str, storage: str | None, wanted: str) -> bool:
+    """Say what is wanted of a host; whether a run has ever had it."""
     from autotune.errors import ConfigError
     from autotune.reading import open_stored, study_name
     from autotune.roster import Roster
@@ -72,4 +75,4 @@ def _want(host: str, study: str, storage: str | None, wanted: str) -> None:
                 f"study {study_name(study)!r} has no host {host!r}",
                 hint=f"it has: {', '.join(known) or 'none yet'}",
             )
-        roster.want(host, Wanted(wanted))
+        return roster.want(host, Wanted(wanted))

@@ -69,10 +69,18 @@ def print_hosts(hosts: list[dict[str, Any]]) -> None:
         table.add_column(column)
     for host in hosts:
         driver = host["driver"]
-        by = f"process {driver['pid']} on {driver['machine']}" if driver else ""
-        state = host["state"] or ("restored" if host["restored_at"] else "")
+        held = driver and not host["restored_at"]
+        by = f"process {driver['pid']} on {driver['machine']}" if held else ""
+        state = host["state"] or _standing(host)
         table.add_row(host["host"], state, host["wanted"], by, host["why"])
     Console().print(table)
+
+
+def _standing(host: dict[str, Any]) -> str:
+    """Of a host that nobody has said anything about."""
+    if host["restored_at"]:
+        return "restored"
+    return "in use, or not restored yet" if host["taken_at"] else "never used yet"
 
 
 def print_studies(views: list[dict[str, Any]]) -> None:
@@ -95,11 +103,10 @@ def print_status(view: dict[str, Any]) -> None:
         f"{view['gpu_hours']:.2f} GPU-hours"
     )
     for host in view["hosts"]:
-        back = "restored" if host["restored_at"] else "in use, or not restored yet"
         score = host["reference_score"]
         reference = f"; reference {score:.1f}" if score is not None else ""
         why = f": {host['why']}" if host["why"] else ""
-        state = host["state"] or back
+        state = host["state"] or _standing(host)
         console.print(f"  host {host['host']}: {state}{why}{reference}", markup=False)
     for driver in view["drivers"]:
         console.print(f"  run by process {driver['pid']} on {driver['machine']}")

@@ -29,7 +29,9 @@ class _UnknownHostKey(paramiko.SSHException):
     """No known key for the host."""
 
 
-_BY_HAND = "see whether ssh gets there by hand"
+_BY_HAND = (
+    "see whether ssh gets there by hand; --ssh-config, or ssh_config in a study, names its file"
+)
 
 
 class _Reject(paramiko.MissingHostKeyPolicy):

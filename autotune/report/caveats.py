@@ -63,7 +63,9 @@ def caveats(study: StoredStudy) -> tuple[str, ...]:
     running = [str(t.number) for t in study.trials if t.state == "running"]
     if running:
         found.append(f"Still running, or left by a driver that died: trial {listed(running)}.")
-    away = [plain(host.host) for host in study.hosts if host.restored_at_s is None]
+    away = [
+        plain(host.host) for host in study.hosts if host.restored_at_s is None and host.taken_at_s
+    ]
     if away:
         found.append(f"Not recorded as restored when this was written: {listed(away)}.")
     found.extend(_doubtful(study))

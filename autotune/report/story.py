@@ -179,7 +179,7 @@ def _judged(verdict: Mapping[str, Any], unit: str) -> Headline:
             (
                 f"It scores {number(verdict['score'], digits)}{unit} (95 % interval {bounds}), the "
                 f"deployed configuration {reference}. Both are means of fresh measurements, taken "
-                "in turns after the search.",
+                "in turns after the search." + _luck(verdict, ratio),
             ),
         )
     if ratio is None:  # nothing else lived to be measured again
@@ -193,6 +193,17 @@ def _judged(verdict: Mapping[str, Any], unit: str) -> Headline:
         f"{percent(ratio)} (95 % interval {percent(interval['low'])} to "
         f"{percent(interval['high'])}).",
         (f"The deployed configuration scores {reference}.",),
+    )
+
+
+def _luck(verdict: Mapping[str, Any], ratio: float) -> str:
+    """Why the gain is not the quotient of the two means that stand beside it."""
+    quotient = float(verdict["score"]) / float(verdict["reference_score"])
+    if percent(quotient) == percent(ratio):
+        return ""
+    return (
+        f" The quotient of these means is {percent(quotient)}; what is named first is less, since "
+        "whoever is named the best of several was probably lucky too."
     )
 
 

@@ -105,7 +105,10 @@ class SystemdSupervisor:
         if held is not None and is_dead_here(held.owner):
             # What `take_lease` will go back to before it takes the lease.
             return UnitRecord.from_json(held.record).original
-        return find_original(self._facts, self._checks, state)
+        try:
+            return find_original(self._facts, self._checks, state)
+        except DropInConflict as error:
+            raise (self._busy(held) if held is not None else error) from None
 
     def identity(self) -> Identity:
         return self._facts.state().identity()
@@ -357,7 +360,7 @@ class SystemdSupervisor:
         doing = "is being restored from" if held.restoring else "is held by"
         return HostBusy(
             f"{self.host}: {self.unit} {doing} {describe_owner(held.owner)}",
-            hint="`autotune revert` ends a lease whose tuner is gone",
+            hint=f"{self._checks.revert} ends a lease whose tuner is gone",
         )
 
     def _require_claim(self) -> tuple[str, str]:

@@ -49,6 +49,11 @@ class UnitChecks:
         """Host and unit, for messages."""
         return f"{self._host}: {self._unit}"
 
+    @property
+    def revert(self) -> str:
+        """The command that puts this unit back, for hints."""
+        return f"`autotune revert --host {self._host} --unit {self._unit}`"
+
     def require_tunable(self, state: UnitState) -> None:
         """Raises UnitNotFound or UnitRefused when the unit's shape cannot be tuned."""
         where = self.where
@@ -108,7 +113,7 @@ class UnitChecks:
             + (" of the system; one of a user's own systemd has this name" if of_a_user else ""),
             hint="a user unit ends with its user's session: install it under /etc/systemd/system"
             if of_a_user
-            else "",
+            else "`systemctl list-units --type=service` there names those that run",
         )
 
     def require_alone(self, state: UnitState) -> None:
@@ -148,7 +153,7 @@ class UnitChecks:
             if name == DROPIN_NAME:
                 raise DropInConflict(
                     f"{self._host}: a tuner's drop-in is there already: {path}",
-                    hint="`autotune revert` takes it away",
+                    hint=f"{self.revert} takes it away",
                 )
             if name > DROPIN_NAME:
                 raise DropInConflict(

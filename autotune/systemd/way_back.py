@@ -119,7 +119,7 @@ class WayBack:
             raise RestoreFailed(
                 f"{self._checks.where}: the original is back, but the tuner's agent cannot be "
                 f"taken away: {error.message}",
-                hint="`autotune revert` takes it away",
+                hint=f"{self._checks.revert} takes it away",
             ) from error
 
     def serves_anew(self, before: str) -> None:

@@ -265,8 +265,10 @@ def _drill(
         tidy = fault is not Fault.READ_ONLY or exits[-1] == 0
         if fault in (Fault.READ_ONLY, Fault.HOST_FULL) or fault.alone:
             _until_back(host, before, timing, tidy=tidy)
-        if fault is not Fault.BACK and tidy:
-            _require_back(host, before, back, struck)
+        if fault is not Fault.BACK:
+            if tidy:
+                require_as_found(host, before)
+            back.append(time.monotonic() - struck)
         if fault.alone and not fault.kills:
             exits.append(run.wait(within_s=timing.run_s))
     heal(fault, host, folder=study.folder)
@@ -274,7 +276,8 @@ def _drill(
         again = study.run("run")
         exits.append(again.returncode)
         assert again.returncode == 0, f"run again: {again.stderr or again.stdout}"
-    _require_back(host, before, back, struck)
+    require_as_found(host, before)
+    back.append(time.monotonic() - struck)
     _require_nothing_left(host, run.session)
     _require_all_kept(study, kept)
 
@@ -287,11 +290,6 @@ def _until_back(host: SystemdHost, before: Found, timing: Timing, *, tidy: bool)
         until(lambda: missing() == "", "the host is back", timeout_s=timing.back_s)
     except AssertionError as error:
         raise AssertionError(f"{error}: {missing()}") from None
-
-
-def _require_back(host: SystemdHost, before: Found, back: list[float], struck: float) -> None:
-    require_as_found(host, before)
-    back.append(time.monotonic() - struck)
 
 
 def _restore_failed(host: SystemdHost) -> bool:

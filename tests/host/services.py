@@ -19,11 +19,11 @@ __all__ = [
     "ROOT",
     "Found",
     "argv",
+    "changes",
     "found",
     "install",
     "is_back",
     "journal",
-    "leases",
     "listeners",
     "not_back",
     "require_as_found",
@@ -129,11 +129,12 @@ def traces(host: SystemdHost) -> str:
     return found.stdout
 
 
-def leases(host: SystemdHost) -> str:
-    """The leases that a host has given, and the changes that may be made under them."""
-    return host.run(
-        f"ls -d /run/autotune/*/lease /run/systemd/system/{UNIT}.d 2>/dev/null", check=False
-    ).stdout
+def changes(host: SystemdHost) -> str:
+    """The traces but for an agent without a lease, which changes nothing."""
+    agent = ("/run/autotune", f"/run/lock/autotune-{UNIT}.lock")
+    lines = [line for line in traces(host).splitlines() if line not in agent]
+    lease = host.run("ls -d /run/autotune/*/lease 2>/dev/null", check=False).stdout
+    return "\n".join([*lines, *lease.splitlines()])
 
 
 def journal(host: SystemdHost, *matches: str) -> str:
@@ -182,7 +183,7 @@ def not_back(host: SystemdHost, before: Found, *, tidy: bool = True) -> str:
     Args:
         tidy: False where an agent without a lease may be left.
     """
-    if left := traces(host) if tidy else leases(host):
+    if left := traces(host) if tidy else changes(host):
         return f"left there: {left}"
     if (now := argv(host)) != before.argv:
         return f"running: {' '.join(now) or 'nothing'}"

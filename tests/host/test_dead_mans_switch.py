@@ -148,6 +148,19 @@ def test_a_late_driver_is_refused(serving: SystemdHost) -> None:
     assert traces(serving) == ""
 
 
+def test_who_looks_at_a_unit_that_is_tuned_is_told_who_tunes_it(serving: SystemdHost) -> None:
+    """Not to take the drop-in away, which would end that run."""
+    with driver(serving, restore_after_s=300), SystemdService(serving).open() as supervisor:
+        with pytest.raises(HostBusy, match="is held by study 'doomed'") as busy:
+            supervisor.original()
+        assert busy.value.hint == (
+            f"`autotune revert --host {serving.name} --unit {UNIT}`"
+            " ends a lease whose tuner is gone"
+        )
+        supervisor.revert()
+        assert is_back(serving)
+
+
 def test_lease_of_a_dead_process_is_taken_over_after_a_restore(serving: SystemdHost) -> None:
     with driver(serving, restore_after_s=300) as process:
         process.kill()

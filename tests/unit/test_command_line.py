@@ -176,6 +176,18 @@ def test_a_host_that_a_study_does_not_have_changes_nothing(tmp_path: Path) -> No
     assert (after.code, after.out) == (0, before.out)
 
 
+def test_a_host_that_was_added_by_mistake_can_be_taken_back(tmp_path: Path) -> None:
+    template(tmp_path).rename(tmp_path / "autotune.db")
+    engine = open_engine(f"sqlite:///{tmp_path}/autotune.db", create=False)
+    Repository(engine).open_study("mine", definition={}, fingerprint="f", provenance={})
+    engine.dispose()
+    assert called("hosts", "add", "gpu-z", "--study", "mine", folder=tmp_path).code == 0
+    assert "gpu-z: never used yet" in called("status", "--study", "mine", folder=tmp_path).out
+    ended = called("hosts", "drain", "gpu-z", "--study", "mine", folder=tmp_path)
+    assert (ended.code, ended.out) == (0, "gpu-z was never used and will not be\n")
+    assert "gpu-z: drained" in called("status", "--study", "mine", folder=tmp_path).out
+
+
 def test_nothing_typed_shows_what_there_is(tmp_path: Path) -> None:
     ended = called(folder=tmp_path)
     assert ended.code == 2

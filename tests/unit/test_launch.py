@@ -290,7 +290,8 @@ def test_what_runs_is_told_beside_what_was_said_to(
         recipe_of(an_original(*COMMAND, *runs), space=float_space(), info=info)
     assert caught.value.message == f"parameters.memory: deployed = 0.9, but gpu-a runs {shown}"
     assert caught.value.hint == (
-        "write into the definition what runs, or deploy what the definition says"
+        "write into the definition what runs, or deploy what the definition says; after "
+        "`autotune export --apply`, `--undo` takes it back and `init --name` begins anew from it"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from autotune.report import panels
@@ -57,6 +58,15 @@ def test_the_headline_says_who_may_not_win_and_what_the_winner_passed() -> None:
     )
     assert "9 failed here alone" in refused
     assert passed.startswith("Its coding answers passed: 1 new failure and 2 fewer among 54")
+
+
+def test_a_gain_that_is_not_the_quotient_of_the_means_says_why() -> None:
+    assert WON.verdict is not None
+    lucky = {**WON.verdict, "score": 1.14 * WON.verdict["reference_score"]}
+    said = headline(replace(WON, verdict=lucky))
+    assert "12.0\xa0% above" in said.sentence
+    assert "quotient of these means is +14.0\xa0%; what is named first is less" in said.details[0]
+    assert "quotient" not in headline(WON).details[0]
 
 
 def test_the_best_finalist_is_one_that_might_have_won() -> None:

@@ -70,7 +70,7 @@ case $verb in
     undo)
         lock
         if [ -d "$LEASE_DIR" ]; then
-            fail 71 "somebody tunes this unit"
+            fail 71 "somebody tunes this unit; let it end first"
         fi
         if [ -e "$EXPORT" ]; then
             take_drop_in_back || fail 74 "$EXPORT cannot be taken back"
