@@ -12,6 +12,7 @@ from autotune.supervisors.base import Lease
 from autotune.supervisors.process_lease import owner_here
 from autotune.supervisors.systemd import SystemdSupervisor
 from autotune.systemd.agent import agent_path, agent_script, restore_units
+from autotune.systemd.dropin import EXPORT_NAME
 from autotune.systemd.record import UnitRecord
 from autotune.systemd.way_back import WayBack
 from autotune.testing.supervisor_contract import run, until_ready
@@ -177,3 +178,30 @@ def test_a_lease_is_taken_of_a_host_that_somebody_just_left(host: SystemdHost) -
         supervisor.beat(lease)
         supervisor.restore(lease)
     assert is_back(host)
+
+
+def test_an_export_is_taken_back_as_often_as_it_needs(host: SystemdHost) -> None:
+    """The way back is killed when what was there before stands again and nobody has noted it."""
+    install(host, start=True)
+    export = f"/etc/systemd/system/{UNIT}.d/{EXPORT_NAME}"
+    first = "[Service]\nEnvironment=EXPORT=first\n"
+    host.write(export, first)
+    host.run("systemctl daemon-reload; rm -f /srv/once")
+    done = 'rm -f "$LEASE_DIR/exporting"\n    fi'
+    text = agent_script(UNIT).decode()
+    assert text.count(done) == 1
+    text = text.replace(done, f"[ -e /srv/once ] || {{ : >/srv/once; kill -9 $$; }}; {done}")
+    with SystemdService(host).open() as supervisor:
+        lease = supervisor.take_lease(owner_here("s"), supervisor.original(), restore_after_s=300)
+        second = first.replace("first", "second")
+        agent = supervisor.export.agent
+        agent.call("keep", "drop-in", lease=lease.id, payload=second.encode())
+        assert host.read(export) == second
+        assert host.read(f"{export}.undo") == first
+        host.write(agent_path(UNIT), text, mode=0o600)
+        host.run(f"systemctl start --no-block '{RESTORER}'")
+        until(lambda: waits(host), "the way back waits")
+        assert host.read(export) == first
+        until(lambda: supervisor.holder() is None, "the lease is free")
+    assert host.read(export) == first
+    assert host.run(f"ls {export}.undo", check=False).returncode != 0
