@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, to_json
 
 from autotune.errors import ConfigError
 from autotune.sections import Section
@@ -60,7 +60,8 @@ def parse(path: Path, text: str, model: type[M], kind: type[ConfigError]) -> M:
             f"{path}: nested too deep", hint="docs/reference.md has the tables of a file"
         ) from error
     try:
-        return model.model_validate(document)
+        # As JSON: only there does a strict reading take a text for a choice, a list for a tuple.
+        return model.model_validate_json(to_json(document), strict=True)
     except ValidationError as error:
         raise _explained(error, Where(path, text), model, kind) from error
 
