@@ -71,9 +71,10 @@ def draft(live: LiveUnit, name: str, engine: Engine) -> Drafted:
             f"the server admits {limit} requests at once, so concurrency {missing} is left out"
         )
     if len(contexts) < len(_CONTEXTS):
+        missing = ", ".join(str(n) for n in _CONTEXTS if n not in contexts)
         left_out.append(
-            f"contexts above {max(contexts)} tokens do not fit into the server's context of "
-            f"{facts.context_tokens} tokens"
+            f"contexts of {missing} tokens with {OUTPUT_TOKENS} tokens of output do not fit into "
+            f"the server's {facts.context_tokens} tokens"
         )
     if algorithm.leaves_alone:
         left_out.append(algorithm.leaves_alone)
