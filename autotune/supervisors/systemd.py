@@ -105,10 +105,9 @@ class SystemdSupervisor:
         if held is not None and is_dead_here(held.owner):
             # What `take_lease` will go back to before it takes the lease.
             return UnitRecord.from_json(held.record).original
-        try:
-            return find_original(self._facts, self._checks, state)
-        except DropInConflict as error:
-            raise (self._busy(held) if held is not None else error) from None
+        if held is not None and self._checks.has_ours() and not self._facts.masked():
+            raise self._busy(held)
+        return find_original(self._facts, self._checks, state)
 
     def identity(self) -> Identity:
         return self._facts.state().identity()
