@@ -68,7 +68,7 @@ def run_study(
         StudyError, StorageError, TargetError: After every host was restored.
         RestoreFailed: One could not be, however the run ended, by an interrupt too.
     """
-    stop = stop or Stop(finish=False)
+    stop = stop or Stop(finish=())
     answers = study_answers(config)
     require_sandbox(answers)
     allow_streams(config.workload.largest_concurrency)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -20,10 +20,11 @@ class Stop:
     """What SIGTERM, SIGHUP and Ctrl-C do; hosts are restored on the way out in any case.
 
     Args:
-        finish: The first signal lets the trials that are under way end; the second abandons them.
+        finish: Signals whose first one lets the trials that are under way end; whatever comes after
+            it abandons them, as every other signal does.
     """
 
-    def __init__(self, *, finish: bool) -> None:
+    def __init__(self, *, finish: Collection[signal.Signals]) -> None:
         self._finish = finish
         self._asked = False
         self._tell: Callable[[], None] | None = None
@@ -34,7 +35,7 @@ class Stop:
 
     def at_once(self) -> None:
         """End the run now, whatever was asked for; from any thread."""
-        self._finish = False
+        self._finish = ()
         main = threading.main_thread().ident
         assert main is not None
         signal.pthread_kill(main, signal.SIGTERM)
@@ -46,7 +47,7 @@ class Stop:
             yield
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if not self._finish or self._asked or self._tell is None:
+        if number not in self._finish or self._asked or self._tell is None:
             raise KeyboardInterrupt
         self._asked = True
         log.warning("stopping after the trials that are under way; once more abandons them")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +16,7 @@ from autotune.cli.options import Host, Json, Storage, Study
 if TYPE_CHECKING:
     from autotune.metrics import Figures
 
-__all__ = ["Executor", "OnStop", "command"]
+__all__ = ["Executor", "OnStop", "command", "finishing_signals"]
 
 
 class Executor(StrEnum):
@@ -28,6 +30,7 @@ class Executor(StrEnum):
 class OnStop(StrEnum):
     """What becomes of the trial in flight when the run is stopped."""
 
+    AUTO = "auto"
     FINISH = "finish"
     ABANDON = "abandon"
 
@@ -49,8 +52,12 @@ def command(
     ] = Executor.AUTO,
     ray_address: Annotated[str, typer.Option(help="Ray cluster to join instead of an own.")] = "",
     on_stop: Annotated[
-        OnStop, typer.Option(help="What Ctrl-C and SIGTERM do with the trials under way.")
-    ] = OnStop.ABANDON,
+        OnStop,
+        typer.Option(
+            help="What Ctrl-C and SIGTERM do with the trials under way; the second abandons them. "
+            "auto: finish for Ctrl-C at a terminal, else abandon."
+        ),
+    ] = OnStop.AUTO,
     metrics_port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, help="Serve Prometheus metrics on 127.0.0.1 at this port."),
@@ -111,7 +118,17 @@ def command(
             executor=executor,
             ray_address=ray_address,
             live=live,
-            stop=Stop(finish=on_stop is OnStop.FINISH),
+            stop=Stop(finish=finishing_signals(on_stop)),
             watch=looks.append,
             earlier=earlier,
         )
+
+
+def finishing_signals(on_stop: OnStop) -> tuple[signal.Signals, ...]:
+    """The signals that let the trials under way end."""
+    match on_stop:
+        case OnStop.FINISH:
+            return (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        case OnStop.AUTO if sys.stdin.isatty():
+            return (signal.SIGINT,)
+    return ()

@@ -146,7 +146,9 @@ class SmallStudy:
         )
 
     @contextmanager
-    def running(self, *words: str, env: Mapping[str, str] | None = None) -> Iterator[Run]:
+    def running(
+        self, *words: str, env: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
+    ) -> Iterator[Run]:
         """`autotune run` in the background; whatever it left is killed on the way out."""
         self._runs += 1
         out, err = self.folder / f"{self._runs}.out", self.folder / f"{self._runs}.err"
@@ -155,7 +157,7 @@ class SmallStudy:
                 self._command("run", "--study", str(self.path), *words),
                 cwd=self.folder,
                 env=self._environment(env),
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
                 text=True,

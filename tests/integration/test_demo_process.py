@@ -7,6 +7,7 @@ Small: few trials, two buckets, short windows.  Whether its verdict is right is 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 from collections import Counter
@@ -275,6 +276,25 @@ def test_ctrl_c_ends_server_and_run(tmp_path: Path) -> None:
     stored = study.stored
     assert all(driver.left_at_s is not None for driver in stored.drivers)
     assert [trial.state for trial in stored.trials] == ["failed"]
+    assert stored.hosts[0].restored_at_s is not None
+
+
+def test_ctrl_c_at_a_terminal_lets_the_trial_end(tmp_path: Path) -> None:
+    study = SmallStudy(tmp_path)
+    terminal, typed_at = os.openpty()
+    try:
+        with study.running(*ONE_HOST, stdin=typed_at) as run:
+            until(study.begun_buckets, "the first bucket")
+            run.signal(signal.SIGINT)
+            assert run.wait() == 0, run.said
+            assert study.processes() == []
+    finally:
+        os.close(terminal)
+        os.close(typed_at)
+    assert "once more abandons them" in run.said
+    assert "stopped; next: " in run.said
+    stored = study.stored
+    assert [trial.state for trial in stored.trials] == ["complete"]
     assert stored.hosts[0].restored_at_s is not None
 
 

@@ -6,14 +6,17 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import uvloop
 
+from autotune.cli.run import OnStop, finishing_signals
 from autotune.interrupts import answered, between_callbacks, deferred, terminable, undisturbed
 from autotune.stopping import Stop
 
@@ -94,7 +97,7 @@ class Finalized:
             pass
 
 
-@pytest.mark.parametrize("block", [terminable, Stop(finish=False).heeded])
+@pytest.mark.parametrize("block", [terminable, Stop(finish=()).heeded])
 def test_an_interrupt_that_python_drops_comes_again(
     block: Callable[[], AbstractContextManager[None]],
 ) -> None:
@@ -138,7 +141,7 @@ def test_an_interrupt_within_a_callback_of_the_loop_is_not_lost(number: signal.S
 
 def test_a_first_signal_that_lets_things_end_leaves_the_loop_alone() -> None:
     told: list[int] = []
-    stop = Stop(finish=True)
+    stop = Stop(finish=[signal.SIGINT])
     stop.tell(lambda: told.append(1))
 
     async def work() -> str:
@@ -154,6 +157,43 @@ def test_a_first_signal_that_lets_things_end_leaves_the_loop_alone() -> None:
     ):
         assert runner.run(work()) == "ended"
     assert told == [1]
+
+
+@pytest.mark.parametrize(
+    "signals", [(signal.SIGINT, signal.SIGINT), (signal.SIGINT, signal.SIGTERM), (signal.SIGTERM,)]
+)
+def test_a_second_signal_and_one_that_lets_nothing_end_stop_at_once(
+    signals: tuple[signal.Signals, ...],
+) -> None:
+    told: list[int] = []
+    stop = Stop(finish=[signal.SIGINT])
+    stop.tell(lambda: told.append(1))
+    *first, last = signals
+    with stop.heeded():
+        for number in first:
+            signal.raise_signal(number)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(last)
+    assert told == [1] * len(first)
+
+
+@pytest.mark.parametrize(
+    ("on_stop", "terminal", "finishing"),
+    [
+        (OnStop.AUTO, True, {signal.SIGINT}),
+        (OnStop.AUTO, False, set()),
+        (OnStop.ABANDON, True, set()),
+        (OnStop.FINISH, False, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}),
+    ],
+)
+def test_which_signals_let_the_trials_end(
+    on_stop: OnStop,
+    terminal: bool,
+    finishing: set[signal.Signals],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: terminal))
+    assert set(finishing_signals(on_stop)) == finishing
 
 
 def test_a_signal_that_comes_as_the_loop_ends_is_taken_at_the_end_of_the_block() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 from typing import NoReturn, cast
 
@@ -68,7 +69,7 @@ def test_a_thread_that_returns_is_no_failure() -> None:
 
 
 def test_a_defect_interrupts_the_main_thread_even_where_signals_only_ask_to_stop() -> None:
-    stop = Stop(finish=True)
+    stop = Stop(finish=[signal.SIGTERM, signal.SIGINT])
     threads = Threads(stop.at_once)
 
     def run() -> None:
