@@ -138,9 +138,9 @@ class Live:
 
     def left(self, study: str, *, stopped: bool) -> None:
         self.close()
-        if stopped:
+        if stopped and self._where:  # before that there is nothing to go on with
             self._say(f"stopped; next: {self._program} run {self._where} goes on")
-        else:
+        elif not stopped:
             self._say(f"the final rounds of {study} are measured by another run")
 
     def close(self) -> None:

@@ -112,16 +112,20 @@ def command(
         if metrics_port is not None:
             around.enter_context(serve_metrics(metrics_port, lambda: looks[0]() if looks else None))
         live = around.enter_context(view(as_json=as_json))
-        run_study(
-            config,
-            storage=storage,
-            executor=executor,
-            ray_address=ray_address,
-            live=live,
-            stop=Stop(finish=finishing_signals(on_stop)),
-            watch=looks.append,
-            earlier=earlier,
-        )
+        try:
+            run_study(
+                config,
+                storage=storage,
+                executor=executor,
+                ray_address=ray_address,
+                live=live,
+                stop=Stop(finish=finishing_signals(on_stop)),
+                watch=looks.append,
+                earlier=earlier,
+            )
+        except KeyboardInterrupt:
+            live.left(config.name, stopped=True)
+            raise
 
 
 def finishing_signals(on_stop: OnStop) -> tuple[signal.Signals, ...]:

@@ -273,6 +273,7 @@ def test_ctrl_c_ends_server_and_run(tmp_path: Path) -> None:
         assert run.wait() == 130, run.said
         assert study.processes() == []
     assert "Traceback" not in run.said
+    assert "stopped; next: " in run.said
     stored = study.stored
     assert all(driver.left_at_s is not None for driver in stored.drivers)
     assert [trial.state for trial in stored.trials] == ["failed"]
